@@ -23,6 +23,7 @@ CAPACITY_BYTES: Final = 1 << 40  # no run fills it but by `fill`
 # What a sync is of: a file of the journal or the identity, a directory of theirs, a file of the
 # store, its directory.
 SYNCS: Final = ("fdatasync", "fsync_directory", "store_sync", "store")
+OWN_SYNC: Final = "store_fsync"  # a "store_sync" by the product itself, and not by SQLite
 KEEPS: Final = ("lost", "torn", "pages", "all")  # what may become of unsynced bytes
 
 
@@ -206,9 +207,12 @@ class SimDisk(Files):
             self.on_full(full)
 
     def fail_sync(self, kind: str, count: int) -> None:
-        """Have the `count`-th sync of a kind from now report EIO, once (SYNCS; "any": all)."""
+        """Have the `count`-th sync of a kind from now report EIO, once.
+
+        The kinds are SYNCS, OWN_SYNC, and "any" of them.
+        """
         assert count >= 1, count
-        assert kind in (*SYNCS, "any"), kind
+        assert kind in (*SYNCS, OWN_SYNC, "any"), kind
         self._fails_kind, self._fails_in = kind, count
 
     @property
@@ -239,13 +243,14 @@ class SimDisk(Files):
         Raises OSError if it fails.
         """
         group = kind.partition("_")[0] if kind.startswith("store_") else kind
-        if self._crash_in and self._crash_kind in (kind, group, "any"):
+        kinds = (kind, "store_sync") if kind == OWN_SYNC else (kind,)
+        if self._crash_in and self._crash_kind in (*kinds, group, "any"):
             self._crash_in -= 1
             self.lost_power = self.lost_power or not self._crash_in
         self.check()
         if self._full and kind in ("write", "store_grow"):
             raise OSError(errno.ENOSPC, "injected into a write")
-        if self._fails_in and kind in SYNCS and self._fails_kind in (kind, "any"):
+        if self._fails_in and kinds[-1] in SYNCS and self._fails_kind in (*kinds, "any"):
             self._fails_in -= 1
             if not self._fails_in:
                 raise OSError(errno.EIO, f"injected into {kind}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chaos.simulation.disks.disk import KEEPS, PAGE_BYTES
+from chaos.simulation.disks.disk import KEEPS, OWN_SYNC, PAGE_BYTES
 from chaos.simulation.disks.vfs import LAYER
 
 CACHE_PAGE_BYTES: Final = 4096  # what the kernel keeps, writes, and drops when a sync has failed
@@ -180,14 +180,14 @@ class StoredFiles:
         """See `vfs.Watcher`."""
         self._begin("store_truncate")
 
-    def syncing(self, path: str) -> None:
-        """Have a file on the platter; also in place of `os.fsync`."""
+    def syncing(self, path: str, kind: str = "store_sync") -> None:
+        """See `vfs.Watcher`: have a file on the platter."""
         if self.sealed:
             raise OSError("the process has ended")
         self._look()
         name, failed = os.path.basename(path), None
         try:
-            self.operate("store_sync")
+            self.operate(kind)
         except OSError as error:
             failed = error
         if os.path.exists(path):
@@ -212,6 +212,10 @@ class StoredFiles:
         """See `vfs.Watcher`."""
         if not self.sealed:
             self.operate("store_wait")
+
+    def fsync(self, path: str) -> None:
+        """Have a file on the platter, in place of `os.fsync`."""
+        self.syncing(path, OWN_SYNC)
 
     def unlink(self, path: str) -> None:
         """Remove a name, in place of `os.unlink`."""

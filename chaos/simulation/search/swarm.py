@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from chaos.simulation.clients.follower import FAR_TOPICS, FOLLOWERS, QUIET_TOPICS
 from chaos.simulation.clients.replayer import KEPT_TOPIC
-from chaos.simulation.disks.disk import KEEPS, SYNCS
+from chaos.simulation.disks.disk import KEEPS, OWN_SYNC, SYNCS
 from chaos.simulation.plan.limits import (
     CHUNK_PUTS,
     CLIENT_IDLE_MS,
@@ -340,10 +340,11 @@ def _lost_checkpoints(draw: Draw) -> Schedule:
     for _ in range(draw.rng.randint(1, 3)):
         node, later_s = draw.member(), draw.between(0.1, 2.0)
         if draw.rng.random() < 0.5:
-            # SQLite syncs the log and the database; the third is the checkpoint's own word.
-            failing = {"count": draw.rng.choice((1, 2, 3, 3)), "kind": "store_sync"}
-            yield 0.0, "fsync_error", {"node": node, **failing}
-            later_s = draw.between(1.0, 4.0)
+            # SQLite syncs the log and the database; then comes the checkpoint's own word.
+            kinds = (("store_sync", 1), ("store_sync", 2), (OWN_SYNC, 1), (OWN_SYNC, 1))
+            kind, count = draw.rng.choice(kinds)
+            yield 0.0, "fsync_error", {"node": node, "count": count, "kind": kind}
+            later_s = draw.between(0.8, 3.0)
         yield 0.0, "compact", {"node": node}
         keep = draw.rng.choice(("lost", "lost", *KEEPS))
         yield later_s, "power_loss", {"node": node, "keep": keep}

@@ -111,7 +111,7 @@ class _Seats:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         files, own = self.owner(path), self._disks.get(path)
         if files is not None:
-            files.syncing(path)
+            files.fsync(path)
         elif own is not None:
             own.sync_names()
         else:

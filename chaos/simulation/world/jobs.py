@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from chaos.simulation.disks.disk import OWN_SYNC
+
 if TYPE_CHECKING:
     from chaos.simulation.world.node import SimNode
 
@@ -25,6 +27,7 @@ LONG_S: Final = 1.0
 # things go wrong; a copy's or a checkpoint's pages are many.
 PAUSES: Final = {
     "store_sync": 0.7,
+    OWN_SYNC: 0.7,
     "store_synced": 0.7,
     "store": 0.5,
     "store_open": 0.5,
@@ -39,7 +42,7 @@ PAUSES: Final = {
 }
 
 
-SYNCS: Final = ("store_sync", "store_synced", "store")
+SYNCS: Final = ("store_sync", OWN_SYNC, "store_synced", "store")
 
 
 class Stepped:

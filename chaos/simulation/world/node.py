@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 from zlib import crc32
 
-from chaos.simulation.disks.disk import SimDisk
+from chaos.simulation.disks.disk import OWN_SYNC, SimDisk
 from chaos.simulation.disks.stored import StoredFiles
 from chaos.simulation.world.builds import as_written_by
 from chaos.simulation.world.jobs import SimWorker
@@ -196,7 +196,7 @@ class SimNode:
             self._elapsed_s += WAIT_S
             if worker.is_under_way:
                 worker.step()
-        elif kind in ("store", "store_sync"):
+        elif kind in ("store", "store_sync", OWN_SYNC):
             self._on_sync()
         if kind not in ("store_synced", "store_pause", "store_wait", "store_read"):
             self.disk.operate(kind)
