@@ -343,7 +343,8 @@ class Attached:
         target = self._world.leader()
         are_here = [True]
         if target:
-            leaving = {REPLAYER: self._replayer, **self._followers}
+            leaving: dict[str, Replayer | Follower] = {REPLAYER: self._replayer}
+            leaving |= self._followers
             are_here = [each.leave(self._carrier(name, target)) for name, each in leaving.items()]
         if any(are_here):
             self._world.after(LEAVE_S, self._leave)
