@@ -64,7 +64,7 @@ ESTRANGED_PERIOD_S: Final = (0.5, 4.0)  # mean time until one may not read some 
 ESTRANGED_S: Final = (1.0, 30.0)  # often for the rest of the run: what is denied is made later
 PATTERN_LIMITS_SHARE: Final = 0.3  # of these meet the limits of patterns
 KEY_ORDER_SHARE: Final = 0.8  # of these have groups that are ordered by key
-GROUP_SEEKS_SHARE: Final = 0.2  # of these have groups that are moved
+GROUP_SEEKS_SHARE: Final = 0.4  # of these have groups that are moved
 GROUPS_SHARE: Final = 0.7  # of the same seeds have clients that work in groups
 DEATHS_SHARE: Final = 0.7  # of these have workers that die with what they have in hand
 DEATHS_PERIOD_S: Final = (1.0, 6.0)
@@ -676,9 +676,9 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     knobs |= _scrub(draw("scrub").rng)
     schedule = _with_latent_damages(draw("latent damages"), knobs, schedule, empty.duration_s)
     schedule = room.made_in(schedule, empty.members)
-    own = _let_work(draw("groups"), load["roles"], schedule, knobs, empty.duration_s)
-    own += _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
-    schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
+    deaths = _let_work(draw("groups"), load["roles"], schedule, knobs, empty.duration_s)
+    own = _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
+    schedule = tuple(sorted((*schedule, *deaths, *own), key=lambda action: action.at_s))
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
         knobs.pop("backlog_bytes_max", None)
