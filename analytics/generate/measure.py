@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,22 +67,31 @@ def main(sizes: str, topics: str, memory: str, jsonl: bool, base: Path | None, k
             name = f"{size}-{count}-{'lines' if jsonl else 'parquet'}"
             with _directory(base, name if keep else None) as directory:
                 extra = ["--topics", str(count), *(["--jsonl"] if jsonl else [])]
-                made = [*COMMAND, str(directory), "--generate", str(size), "--memory", memory]
-                if not (directory / "run.json").exists():
-                    subprocess.run([*made, *extra], check=True)
+                if not directory.exists():
+                    make(directory, ["--generate", str(size), "--memory", memory, *extra])
                 one = measured(directory, size, memory)
             table.add_row(f"{size:,}", str(count), *cells(one))
     Console(width=WIDTH).print(table)  # into a file as well
 
 
+def make(directory: Path, options: Sequence[str]) -> None:
+    """Make up a history. It has its name when it is whole: one that is ended before is no history,
+    and the next one begins anew.
+    """
+    partial = directory.with_name(f"{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    subprocess.run([*COMMAND, str(partial), *options], check=True)
+    partial.rename(directory)
+
+
 @contextmanager
 def _directory(base: Path | None, name: str | None) -> Iterator[Path]:
-    """Yield the directory of a history: under its name, without the cache of an earlier check; or,
-    without a name, one that is removed at the end.
+    """Yield the directory of a history, there or not: under its name, without the cache of an
+    earlier check; or, without a name, one that is removed at the end.
     """
     if name is None:
         with tempfile.TemporaryDirectory(prefix="flotilla-scale-", dir=base) as directory:
-            yield Path(directory)
+            yield Path(directory) / "run"
     else:
         kept = (base or Path(tempfile.gettempdir())) / name
         shutil.rmtree(kept / "parquet", ignore_errors=True)
