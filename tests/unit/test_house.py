@@ -110,6 +110,10 @@ KEEPERS: Final[Mapping[str, set[str]]] = {
 AT_BOTH_ENDS: Final = {"Client", "Delivery", "Done", "Producer", "Refused"}
 PACKAGES: Final = ("client", "cluster", "chaos", "analytics")
 THE_CLIENTS_LIBRARIES: Final = {"zmq", "orjson"}
+# What an extra of the client's may import besides, in a folder that nothing else of ours imports.
+THE_EXTRAS_LIBRARIES: Final[Mapping[Path, set[str]]] = {
+    ROOT / "client/flotilla_client/spark": {"pyspark", "pyarrow"},
+}
 A_COMMAND_LINE_S: Final = {"client/flotilla_client/cli.py", "client/flotilla_client/shell.py"}
 
 # One worker parses every source, once.
@@ -239,9 +243,19 @@ def test_the_client_needs_its_two_libraries_alone() -> None:
         f"{_name(file)} imports {package}"
         for file in SOURCES
         if _package(file) == "flotilla_client"
-        for package in sorted(_imports(file) - may)
+        for package in sorted(_imports(file) - may - THE_EXTRAS_LIBRARIES.get(file.parent, set()))
     ]
     assert outside == []
+
+
+def test_an_extra_of_the_clients_is_imported_by_itself_alone() -> None:
+    for folder in THE_EXTRAS_LIBRARIES:
+        users = [
+            _name(file)
+            for file in SOURCES
+            if file.parent != folder and f"flotilla_client.{folder.name}" in file.read_text()
+        ]
+        assert users == []
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -344,7 +358,8 @@ def test_every_unit_test_lies_in_the_folder_that_mirrors_what_it_tests() -> None
         if folder == ".":
             assert file.name in whole, f"{file.name} belongs into the folder of what it tests"
             continue
-        mirrored = ROOT / ("client/flotilla_client" if folder == "client" else folder)
+        own = folder.replace("client", "client/flotilla_client", 1)
+        mirrored = ROOT / (own if folder.split("/")[0] == "client" else folder)
         assert (mirrored / "__init__.py").is_file(), f"tests/unit/{folder} mirrors no folder"
 
 

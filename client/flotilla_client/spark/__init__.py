@@ -10,7 +10,15 @@ flotilla-client (pyspark, pyarrow), which nothing else of the client's imports. 
 anything that the client needs without Spark.
 """
 
-from pyspark.sql import SparkSession
+try:
+    import pyarrow as _arrow  # noqa: F401
+    from pyspark.sql import SparkSession
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"{missing.name} is not installed: flotilla_client.spark needs the extra `spark`,"
+        " pip install './client[spark]' in a checkout",
+        name=missing.name,
+    ) from missing
 
 from flotilla_client.spark.errors import (
     BadOption,

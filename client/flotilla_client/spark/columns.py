@@ -37,8 +37,10 @@ SCHEMA: Final = StructType(
     ]
 )
 _TEXT_OR_BYTES: Final = (StringType(), BinaryType())
-WRITABLE: Final = "`value`, and if need be `key` (each STRING or BINARY) and `headers` (MAP<STRING,"
-WRITABLE_ENDS: Final = " STRING> or MAP<STRING, BINARY>): select(…) them"
+WRITABLE: Final = (
+    "`value`, and if need be `key` (each STRING or BINARY) and `headers` (MAP<STRING, STRING> or"
+    " MAP<STRING, BINARY>): select(…) these alone"
+)
 
 
 # --- out of a topic -----------------------------------------------------------------------------
@@ -133,7 +135,7 @@ def check_writable(schema: StructType) -> None:
     """Refuse columns that are not those of a publication: nothing is left out in silence."""
     types = {field.name: field.dataType for field in schema}
     if "value" not in types:
-        raise BadSchema(f"there is no column `value`; due is {WRITABLE}{WRITABLE_ENDS}")
+        raise BadSchema(f"there is no column `value`; due is {WRITABLE}")
     for name, kind in types.items():
         if name in ("value", "key"):
             fits = kind in _TEXT_OR_BYTES
@@ -147,7 +149,7 @@ def check_writable(schema: StructType) -> None:
             fits = False
         if not fits:
             column = f"`{name} {kind.simpleString()}`"
-            raise BadSchema(f"{column} is none of a publication; due is {WRITABLE}{WRITABLE_ENDS}")
+            raise BadSchema(f"{column} is none of a publication; due is {WRITABLE}")
 
 
 def publications_of(batch: pa.RecordBatch) -> Iterator[bytes]:

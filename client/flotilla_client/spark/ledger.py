@@ -6,7 +6,8 @@ counter that the cluster has of the producer. What must not: Spark, connections.
 Before rows are published, a record of them stands in the journal, a topic of the producer's own:
 the batch, the counter of the first row, a digest of each. So after any crash the records and the
 last counter say exactly which rows are stored: those recorded up to that counter. What is recorded
-beyond it was never sent, or never came; the next record begins at its counter and replaces it.
+beyond it was never sent, or never came; the next record begins at its counter and replaces it. The
+rows of a record are one PUT, so that they are taken, and kept or not, as a whole.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -32,7 +33,7 @@ _WITH_PROPERTIES: Final = partial(_DIGEST, person=b"properties")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RowsRecord:
     """Rows that are about to be published: the counter of the first, a digest of each."""
 
     batch: int
@@ -51,7 +52,7 @@ class Record:
         return _HEAD.pack(VERSION, self.batch, self.counter, len(name)) + name + self.digests
 
 
-def decode(data: bytes) -> Record:
+def decode(data: bytes) -> RowsRecord:
     """Return a record of the journal. Raises ValueError for what is none."""
     if len(data) < _HEAD.size or data[0] != VERSION:
         raise ValueError(f"no record of a journal of version {VERSION}")
@@ -59,7 +60,7 @@ def decode(data: bytes) -> Record:
     start = _HEAD.size + name_bytes
     if start > len(data) or (len(data) - start) % DIGEST_BYTES:
         raise ValueError(f"a record of {len(data)} bytes that was cut off")
-    return Record(batch, data[_HEAD.size : start].decode(), counter, data[start:])
+    return RowsRecord(batch, data[_HEAD.size : start].decode(), counter, data[start:])
 
 
 def digest(row: bytes) -> bytes:
@@ -67,21 +68,27 @@ def digest(row: bytes) -> bytes:
     return (_WITH_PROPERTIES if type(row) is Enveloped else _DIGEST)(row).digest()
 
 
-class Ledger:
+class BatchLedger:
     """Which rows of a batch's partition still have to be stored, and under which counters.
 
     `records`: the journal, in its order. `last_counter`: of the producer, as the cluster has it.
-    Raises StaleBatch if a later batch was begun.
+    `was_stored(counter)`: whether what the cluster took under it was kept: where nobody subscribed
+    it was acknowledged, and was not. Raises StaleBatch if a later batch was begun.
     """
 
     def __init__(
-        self, topic: str, batch: int, records: Iterable[Record], last_counter: int
+        self,
+        topic: str,
+        batch: int,
+        records: Iterable[RowsRecord],
+        last_counter: int,
+        was_stored: Callable[[int], bool],
     ) -> None:
         self.topic, self.batch = topic, batch
         self.next_counter = last_counter + 1
         self.skipped = 0
         self.begins_batch = True  # no record of it stands in the journal yet, of any topic
-        stored: list[Record] = []
+        stored: list[RowsRecord] = []
         for record in records:
             if record.batch > batch:
                 raise StaleBatch(
@@ -97,7 +104,8 @@ class Ledger:
         beyond = self.next_counter  # a later record replaces what an earlier one says from there on
         for record in reversed(stored):
             count = max(0, min(record.count, beyond - record.counter))
-            self._unmet.update(_digests(record.digests[: count * DIGEST_BYTES]))
+            if count and was_stored(record.counter):
+                self._unmet.update(_digests(record.digests[: count * DIGEST_BYTES]))
             beyond = min(beyond, record.counter)
         self._unmet_count = self._unmet.total()
         self._held: list[bytes] = []
@@ -133,9 +141,9 @@ class Ledger:
         self._held_bytes = 0
         return released
 
-    def record(self, names: Iterable[bytes]) -> Record:
+    def record(self, names: Iterable[bytes]) -> RowsRecord:
         """Return the record of rows that are stored next, by their digests."""
-        record = Record(self.batch, self.topic, self.next_counter, b"".join(names))
+        record = RowsRecord(self.batch, self.topic, self.next_counter, b"".join(names))
         self.next_counter += record.count
         return record
 

@@ -6,7 +6,7 @@ or a BadOption. What must not: Spark, a connection. docs/spark.md has the table 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -23,28 +23,23 @@ TIMEOUT_S: Final = 60.0  # of each call: an executor has more patience than a pe
 TIMEOUT_S_MAX: Final = 24 * 3600.0
 PARTITION_DIGITS: Final = 6  # of a partition's number behind a producer's name
 PRODUCER_BYTES_MAX: Final = NAME_BYTES_MAX - len("spark..") - PARTITION_DIGITS
+DIGITS_MAX: Final = 16  # of a number: what has more is over every bound
 
-_EVERY: Final = {"endpoints": "endpoints", "topic": "topic", "keyfile": "keyFile"}
-_EVERY_USE: Final = _EVERY | {"timeout": "timeout"}
-_READ: Final = _EVERY_USE | {"partitions": "partitions", "failondataloss": "failOnDataLoss"}
-KNOWN: Final[Mapping[str, Mapping[str, str]]] = {
-    "read": _READ | {"fromid": "fromId", "toid": "toId"},
-    "readStream": _READ
-    | {
-        "startingoffsets": "startingOffsets",
-        "startingtimestamp": "startingTimestamp",
-        "maxoffsetspertrigger": "maxOffsetsPerTrigger",
-    },
-    "write": _EVERY_USE
-    | {"producer": "producer", "batch": "batch", "allowunheard": "allowUnheard"},
-    "writeStream": _EVERY_USE | {"producer": "producer", "allowunheard": "allowUnheard"},
+_EVERY: Final = ("endpoints", "topic", "keyFile", "timeout")
+_READ: Final = (*_EVERY, "partitions", "failOnDataLoss")
+_WRITE: Final = (*_EVERY, "producer", "allowUnheard")
+KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
+    "read": (*_READ, "fromId", "toId"),
+    "readStream": (*_READ, "startingOffsets", "startingTimestamp", "maxOffsetsPerTrigger"),
+    "write": (*_WRITE, "batch"),
+    "writeStream": _WRITE,
 }
 # Spark hands its own options to a source as well.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class TopicAt:
     """Which topic of which cluster, and how it is reached. Times in seconds."""
 
     endpoints: str
@@ -60,7 +55,7 @@ class ReadOptions:
     `from_id` None: from the first that the topic keeps. `partitions` None: by the number of ids.
     """
 
-    connection: Connection
+    connection: TopicAt
     from_id: int | None
     to_id: int | None
     partitions: int | None
@@ -71,7 +66,7 @@ class ReadOptions:
 class StreamOptions:
     """Where a new query starts: "earliest", "latest", an id, or a time of day in ms since 1970."""
 
-    connection: Connection
+    connection: TopicAt
     start: str | int
     start_ms: int | None
     offsets_max: int | None
@@ -86,7 +81,7 @@ class WriteOptions:
     `batch` None: of a stream, whose batches Spark counts, or of a job that is not run again.
     """
 
-    connection: Connection
+    connection: TopicAt
     producer: str
     batch: int | None
     allows_unheard: bool
@@ -110,7 +105,9 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise BadOption("give startingOffsets or startingTimestamp, not both")
     start: str | int = offsets.lower() or LATEST
     if start not in (EARLIEST, LATEST):
-        start = said.integer("startingOffsets", 1, INTEGER_MAX, "`earliest`, `latest` or an id") or 1
+        start = (
+            said.integer("startingOffsets", 1, INTEGER_MAX, "`earliest`, `latest` or an id") or 1
+        )
     return StreamOptions(
         said.connection(),
         start,
@@ -162,6 +159,10 @@ def _milliseconds(text: str) -> int:
     return max(0, round(time.timestamp() * 1000))
 
 
+def _lower(names: Iterable[str]) -> set[str]:
+    return {name.lower() for name in names}
+
+
 class _Said:
     """The options of one use, by their names in small letters, as Spark has them."""
 
@@ -170,16 +171,16 @@ class _Said:
         self._options = {name.lower(): value for name, value in options.items()}
         if "path" in self._options:
             raise BadOption("a topic has no path: say .option('topic', …) and .load() or .start()")
-        for name in sorted(self._options.keys() - KNOWN[use].keys() - SPARKS_OWN):
-            elsewhere = [other for other, known in KNOWN.items() if name in known]
-            known = ", ".join(sorted(KNOWN[use].values()))
+        for name in sorted(self._options.keys() - _lower(KNOWN[use]) - SPARKS_OWN):
+            elsewhere = [other for other, known in KNOWN.items() if name in _lower(known)]
+            known = ", ".join(sorted(KNOWN[use]))
             also = f" (it is one of {', '.join(elsewhere)})" if elsewhere else ""
             raise BadOption(f"{use} has no option {name!r}{also}; known: {known}")
 
     def text(self, name: str) -> str:
         return self._options.get(name.lower(), "").strip()
 
-    def connection(self) -> Connection:
+    def connection(self) -> TopicAt:
         for name, example in (("endpoints", "HOST:PORT,HOST:PORT"), ("topic", "orders")):
             if not self.text(name):
                 raise BadOption(f"{self._use} needs .option({name!r}, {example!r})")
@@ -193,7 +194,7 @@ class _Said:
             check_no_pattern(topic)
         except FlotillaError as error:
             raise BadOption(f"topic {topic!r}: {error.message}") from error
-        return Connection(endpoints, topic, self.text("keyFile") or None, self._timeout())
+        return TopicAt(endpoints, topic, self.text("keyFile") or None, self._timeout())
 
     def _timeout(self) -> float:
         text = self.text("timeout")
@@ -221,6 +222,7 @@ class _Said:
         text = self.text(name)
         if not text:
             return None
-        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+        is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+        if not (is_number and low <= int(text) <= high):
             raise BadOption(f"{name} {text!r}: {what} from {low:,} to {high:,} is due")
         return int(text)

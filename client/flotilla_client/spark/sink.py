@@ -28,11 +28,13 @@ from pyspark.sql.types import StructType
 from flotilla_client.client import Client
 from flotilla_client.errors import FlotillaError
 from flotilla_client.log import LOG
-from flotilla_client.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX
+from flotilla_client.operations import Ask, Steps
+from flotilla_client.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, PUT, pack
+from flotilla_client.retry import Done
 from flotilla_client.spark import columns
 from flotilla_client.spark.errors import BadOption, SparkError
-from flotilla_client.spark.ledger import CHUNK_ROWS, Ledger, Record, decode
-from flotilla_client.spark.options import Connection, WriteOptions
+from flotilla_client.spark.ledger import CHUNK_ROWS, BatchLedger, RowsRecord, decode
+from flotilla_client.spark.options import TopicAt, WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +51,7 @@ class Written(WriterCommitMessage):
     skipped: int
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class TopicStreamWriter(DataSourceStreamArrowWriter):
     """Publishes the rows of a query's micro-batches, each once, however often a batch is run."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -71,7 +73,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_partition(self._options, name, int(batch), iterator)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class TopicWriter(DataSourceArrowWriter):
     """Publishes the rows of a job, each once, however often its tasks are run.
 
     A job with a `producer` and a `batch` may be run again as a whole. One without has a name of its
@@ -126,7 +128,13 @@ def write_partition(
     topic = options.connection.topic
     with _client(options.connection, name) as client:
         before = client.subscribe(name).last_id
-        ledger = Ledger(topic, batch, _journal(client, name, before), client.next_counter(topic) - 1)
+        ledger = BatchLedger(
+            topic,
+            batch,
+            _journal(client, name, before),
+            client.next_counter(topic) - 1,
+            lambda counter: options.allows_unheard or _was_stored(client, topic, counter),
+        )
         writer = _Writer(client, name, ledger, options.allows_unheard)
         for columns_ in rows:
             publications = columns.publications_of(columns_)
@@ -140,7 +148,9 @@ def write_partition(
 class _Writer:
     """Collects rows until they fill a request, then stores a record of them, and them."""
 
-    def __init__(self, client: Client, journal: str, ledger: Ledger, allows_unheard: bool) -> None:
+    def __init__(
+        self, client: Client, journal: str, ledger: BatchLedger, allows_unheard: bool
+    ) -> None:
         self.stored = 0
         self._client, self._journal, self._ledger = client, journal, ledger
         self._allows_unheard = allows_unheard
@@ -174,12 +184,29 @@ class _Writer:
         self._rows, self._names, self._bytes = [], [], 0
 
 
-def _journal(client: Client, name: str, last_id: int) -> Iterator[Record]:
+def _journal(client: Client, name: str, last_id: int) -> Iterator[RowsRecord]:
     """Read a journal behind an id, to its end."""
     while delivery := client.read(name, last_id + 1, BATCH_COUNT_MAX):
         for publication in delivery.publications:
             yield decode(publication)
         last_id = delivery.last_id
+
+
+def _was_stored(client: Client, topic: str, counter: int) -> bool:
+    """Ask whether what was taken under a counter was kept, by a PUT of the same again.
+
+    It is a duplicate, whatever it holds. What was taken too long ago to be known counts as kept.
+    """
+    operations = client._operations
+    request = operations.request(PUT, topic, {"counter": counter, "count": 1})
+    request.lengths, request.data = pack([b""])
+
+    def steps() -> Steps[bool]:
+        done: Done = yield from operations.asked(Ask(request))
+        assert done.reply.body["duplicate"], (topic, counter)
+        return done.reply.body["stored"] is not False
+
+    return client._run(steps())
 
 
 def _task() -> TaskContext:
@@ -188,7 +215,7 @@ def _task() -> TaskContext:
     return task
 
 
-def _client(connection: Connection, name: str) -> Client:
+def _client(connection: TopicAt, name: str) -> Client:
     return Client(
         connection.endpoints, key=connection.key_file, timeout=connection.timeout_s, name=name
     )

@@ -32,14 +32,14 @@ from flotilla_client.spark import columns, offsets
 from flotilla_client.spark.errors import DataLost
 from flotilla_client.spark.options import (
     LATEST,
-    Connection,
+    TopicAt,
     ReadOptions,
     StreamOptions,
     read_options,
     stream_options,
     write_options,
 )
-from flotilla_client.spark.sink import BatchWriter, StreamWriter
+from flotilla_client.spark.sink import TopicWriter, TopicStreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,20 +63,20 @@ class FlotillaDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a range of ids. Raises BadOption, BadSchema."""
         columns.check_readable(schema)
-        return RangeReader(read_options(self.options), schema)
+        return IdRangeReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads a topic as it grows. Raises BadOption, BadSchema."""
         columns.check_readable(schema)
-        return StreamReader(stream_options(self.options), schema)
+        return TopicStreamReader(stream_options(self.options), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
         """Return what publishes the rows of a job. Raises BadOption, BadSchema."""
-        return BatchWriter(write_options(self.options, is_stream=False), schema, overwrite)
+        return TopicWriter(write_options(self.options, is_stream=False), schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:  # noqa: N802
         """Return what publishes the rows of micro-batches. Raises BadOption, BadSchema."""
-        return StreamWriter(write_options(self.options, is_stream=True), schema, overwrite)
+        return TopicStreamWriter(write_options(self.options, is_stream=True), schema, overwrite)
 
 
 @dataclass
@@ -87,7 +87,7 @@ class IdRange(InputPartition):
     end: int
 
 
-class RangeReader(DataSourceReader):
+class IdRangeReader(DataSourceReader):
     """Reads a range of ids in partitions; what it finds at the end when it is planned is it."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -114,7 +114,7 @@ class RangeReader(DataSourceReader):
         return read_range(options.connection, partition, self._schema, options.fails_on_loss)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a topic in micro-batches. An offset is the id that is read next.
 
     It says besides into how many partitions the batch that ends there is split, so that a batch
@@ -205,7 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_range(
-    connection: Connection, ids: IdRange, schema: StructType, fails_on_loss: bool
+    connection: TopicAt, ids: IdRange, schema: StructType, fails_on_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """Read a range of ids, a batch an answer. Raises DataLost."""
     arrow = columns.arrow_schema(schema)
@@ -225,7 +225,9 @@ def read_range(
                     raise
                 raise _beyond(topic, next_id, error.details["end"] + 1) from error
             except UnknownTopic as error:
-                raise DataLost(f"topic {topic!r} was deleted before id {next_id} was read") from error
+                raise DataLost(
+                    f"topic {topic!r} was deleted before id {next_id} was read"
+                ) from error
             if delivery is None:
                 raise _beyond(topic, ids.end - 1, next_id)
             next_id = delivery.last_id + 1
@@ -259,5 +261,5 @@ def _offset(next_id: int, partitions: int) -> Offset:
     return {"id": next_id, "partitions": partitions}
 
 
-def _client(connection: Connection) -> Client:
+def _client(connection: TopicAt) -> Client:
     return Client(connection.endpoints, key=connection.key_file, timeout=connection.timeout_s)

@@ -1,0 +1,97 @@
+"""Ids as offsets: ends, splits, and the id of a time, asked of a topic in memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flotilla_client.errors import BadRequest, Gap, UnknownTopic
+from flotilla_client.reading import Delivery
+from flotilla_client.spark.offsets import (
+    IDS_A_PARTITION,
+    PARTITIONS_OF_ITSELF_MAX,
+    Extent,
+    end_of,
+    extent,
+    first_since,
+    partitions_of,
+    split,
+)
+
+
+class TopicInMemory:
+    """A topic with ids `floor_id + 1` to the number of its times; it counts what it is asked."""
+
+    def __init__(self, times: list[int | None], floor_id: int = 0) -> None:
+        self.times, self.floor_id, self.asked = times, floor_id, 0
+
+    def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
+        assert topic == "t"
+        self.asked += 1
+        end = len(self.times)
+        if from_id > end + 1:
+            raise BadRequest("beyond", details={"end": end})
+        if from_id <= self.floor_id:
+            raise Gap("gone", details={"first_id": from_id, "last_id": self.floor_id})
+        if from_id == end + 1:
+            return None
+        time = self.times[from_id - 1]
+        return Delivery("t", from_id, (b"",), timestamps=((from_id, time),))
+
+
+def test_an_extent_is_what_is_kept() -> None:
+    assert extent(TopicInMemory([]), "t") == Extent(1, 1)
+    assert extent(TopicInMemory([5, 5, 5]), "t") == Extent(1, 4)
+    assert extent(TopicInMemory([5, 5, 5], floor_id=2), "t") == Extent(3, 4)
+    assert extent(TopicInMemory([5, 5, 5], floor_id=3), "t") == Extent(4, 4)
+    assert end_of(TopicInMemory([5, 5, 5], floor_id=3), "t") == 4
+
+
+def test_another_refusal_is_told() -> None:
+    class StrangeTopic(TopicInMemory):
+        def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
+            raise (BadRequest if from_id > 1 else UnknownTopic)("no")
+
+    with pytest.raises(BadRequest):
+        end_of(StrangeTopic([]), "t")
+
+
+@given(
+    times=st.lists(st.integers(0, 20), max_size=40).map(sorted),
+    unknown=st.integers(0, 3),
+    floor_id=st.integers(0, 45),
+    at=st.integers(0, 22),
+)
+def test_a_time_is_the_first_id_of_then_or_later(
+    times: list[int], unknown: int, floor_id: int, at: int
+) -> None:
+    known: list[int | None] = [None] * unknown + list(times)
+    floor_id = min(floor_id, len(known))
+    topic = TopicInMemory(known, floor_id)
+    found = first_since(topic, "t", at)
+    kept = range(floor_id + 1, len(known) + 1)
+    fit = [id_ for id_ in kept if (time := known[id_ - 1]) is not None and time >= at]
+    assert found == min(fit, default=len(known) + 1)
+    assert topic.asked <= 2 + len(kept).bit_length()
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 300))
+def test_a_split_leaves_nothing_out_and_is_even(start: int, count: int, partitions: int) -> None:
+    ranges = split(start, start + count, partitions)
+    assert len(ranges) == min(partitions, count)
+    if count:
+        assert ranges[0][0] == start
+        assert ranges[-1][1] == start + count
+        assert all(left[1] == right[0] for left, right in itertools.pairwise(ranges))
+        sizes = [end - begin for begin, end in ranges]
+        assert min(sizes) > 0
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_batch_has_as_many_partitions_as_are_worth_it() -> None:
+    assert [partitions_of(n) for n in (0, 1, IDS_A_PARTITION)] == [1, 1, 1]
+    assert partitions_of(IDS_A_PARTITION + 1) == 2
+    assert partitions_of(10**12) == PARTITIONS_OF_ITSELF_MAX
