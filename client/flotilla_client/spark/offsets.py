@@ -18,7 +18,7 @@ IDS_A_PARTITION: Final = 100_000  # a second of a task or so: below that startin
 PARTITIONS_OF_ITSELF_MAX: Final = 200  # as many as Spark's shuffles have by default
 
 
-class Reads(Protocol):
+class ReadsTopics(Protocol):
     """A client, as far as it is needed here."""
 
     def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
@@ -33,7 +33,7 @@ class Extent:
     end: int
 
 
-def extent(client: Reads, topic: str) -> Extent:
+def extent(client: ReadsTopics, topic: str) -> Extent:
     """Ask where a topic begins and ends: the end first, so that it is never before the beginning.
 
     Raises UnknownTopic, and whatever else a READ does.
@@ -46,7 +46,7 @@ def extent(client: Reads, topic: str) -> Extent:
     return Extent(1, end)
 
 
-def end_of(client: Reads, topic: str) -> int:
+def end_of(client: ReadsTopics, topic: str) -> int:
     """Ask for the id that a topic's next publication gets: a READ beyond every end is told it."""
     try:
         client.read(topic, INTEGER_MAX)
@@ -57,7 +57,7 @@ def end_of(client: Reads, topic: str) -> int:
     raise AssertionError(f"{topic} has {INTEGER_MAX} publications")
 
 
-def first_since(client: Reads, topic: str, timestamp_ms: int) -> int:
+def first_since(client: ReadsTopics, topic: str, timestamp_ms: int) -> int:
     """Return the first id whose publication is of that time or later, the end if there is none.
 
     Times never go back in a topic, so halving finds it; what has no time is older than any.

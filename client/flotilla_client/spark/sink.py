@@ -44,7 +44,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class RowsWritten(WriterCommitMessage):
     """What a task has done: rows stored, and rows that an earlier attempt had stored."""
 
     stored: int
@@ -120,7 +120,7 @@ def name_of(producer: str, partition: int) -> str:
 
 def write_partition(
     options: WriteOptions, name: str, batch: int, rows: Iterator[pa.RecordBatch]
-) -> Written:
+) -> RowsWritten:
     """Publish the rows of a partition of a batch that are not stored yet, in their order.
 
     Raises StaleBatch, NotRepeatable, and as `Client.publish_many`, NoSubscribers among them.
@@ -142,7 +142,7 @@ def write_partition(
                 writer.store(ledger.take(chunk))
         ledger.finish()
         writer.flush()
-    return Written(writer.stored, ledger.skipped)
+    return RowsWritten(writer.stored, ledger.skipped)
 
 
 class _Writer:

@@ -32,14 +32,14 @@ from flotilla_client.spark import columns, offsets
 from flotilla_client.spark.errors import DataLost
 from flotilla_client.spark.options import (
     LATEST,
-    TopicAt,
     ReadOptions,
     StreamOptions,
+    TopicAt,
     read_options,
     stream_options,
     write_options,
 )
-from flotilla_client.spark.sink import TopicWriter, TopicStreamWriter
+from flotilla_client.spark.sink import TopicStreamWriter, TopicWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
