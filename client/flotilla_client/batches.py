@@ -60,10 +60,13 @@ def batch_of(publication: Publishable) -> tuple[bytes, bytes]:
 def as_bytes(publication: object) -> bytes:
     """Return a publication's bytes (text as UTF-8), with properties as Enveloped.
 
-    Raises TooLarge, BadRequest, and TypeError for all else.
+    What it has returned it returns as it is. Raises TooLarge, BadRequest, and TypeError for all
+    else.
     """
     if type(publication) is bytes and len(publication) <= protocol.PUBLICATION_BYTES_MAX:
         return publication  # as a rule
+    if type(publication) is Enveloped:
+        return publication
     if isinstance(publication, Publication):
         return _enveloped(publication)
     if not isinstance(publication, bytes | bytearray | memoryview | str):
