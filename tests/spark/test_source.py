@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ COUNT: Final = 30_000
 OFFSETS_MAX: Final = "6000"
 PATIENCE_S: Final = 300
 OF_THE_KILLED: Final = 60_000
+OF_THE_KILLED_A_BATCH: Final = "3000"
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -241,36 +242,48 @@ def test_rows_out_are_rows_in_though_the_leader_dies_and_the_query_is_stopped(
 
 
 @pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(1_200)
 def test_rows_out_are_rows_in_though_drivers_and_leaders_are_killed(
     cluster: LocalCluster, topics: Fill, tmp_path: Path
 ) -> None:
     topics(SOURCE, OF_THE_KILLED)
     topics(TARGET, 0)
-    arguments = [nodes_of(cluster), str(tmp_path / "checkpoint"), "4000"]
-    command = [sys.executable, "-m", "tests.spark.copying", *arguments]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "client")])
-    environment = os.environ | {"PYTHONPATH": path}
-    for life in range(4):
-        driver = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
-        assert driver.stdout is not None
-        if life < 3:
-            said = [driver.stdout.readline() for _ in range(life + 1)]
-            assert all(said), "a batch was written"
+    for life in range(3):
+        with driver_of(cluster, tmp_path) as driver:
+            said = [next(driver) for _ in range(life + 1)]
+            assert len(said) == life + 1, "so many batches were written"
             leader = cluster.wait_for_leader()
             cluster.kill(leader)
-            os.killpg(driver.pid, signal.SIGKILL)  # with its JVM; its tasks live on for a moment
-            driver.wait()
-            cluster.start(leader)
-            cluster.wait_for_leader()
-        else:
-            reader = threading.Thread(target=driver.stdout.read)
-            reader.start()
-            assert driver.wait(PATIENCE_S) == 0
-            reader.join()
+        cluster.start(leader)
+        cluster.wait_for_leader()
+    between = len(stored(cluster, TARGET))
+    assert 0 < between < OF_THE_KILLED, "they were killed in the middle"
+    with driver_of(cluster, tmp_path) as driver:
+        assert list(driver), "it wrote the rest"
     assert sorted(stored(cluster, TARGET)) == texts(OF_THE_KILLED)
+
+
+@contextmanager
+def driver_of(cluster: LocalCluster, directory: Path) -> Iterator[Iterator[str]]:
+    """Run a driver with a JVM of its own; kill both at the end. Its tasks outlive it a moment."""
+    arguments = [nodes_of(cluster), str(directory / "checkpoint"), OF_THE_KILLED_A_BATCH]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "client")])
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.copying", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+        start_new_session=True,
+    )
+    with driver:
+        assert driver.stdout is not None
+        try:
+            yield driver.stdout
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
