@@ -181,6 +181,7 @@ def test_a_job_stores_its_rows_once_and_again_once_under_its_batch(
     assert [name for name in journals if name.startswith("spark.") and "nightly" not in name] == []
 
 
+@pytest.mark.slow  # five queries, each with Pythons of its own
 def test_a_stream_starts_where_it_is_told_and_takes_no_more_than_it_may(
     flotilla: SparkSession, cluster: LocalCluster, topics: Fill, tmp_path: Path
 ) -> None:

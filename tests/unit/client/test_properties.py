@@ -186,6 +186,12 @@ def test_a_batch_says_which_of_its_publications_have_properties() -> None:
     assert stripped(lengths, data) == pack([b"plain", b"42 apples", "größe".encode(), b"none"])
 
 
+def test_what_was_encoded_once_stays_what_it_is() -> None:
+    once = as_bytes(ORDER)
+    assert as_bytes(once) is once
+    assert batches_of([once]) == batches_of([ORDER])
+
+
 def test_a_batch_of_one_is_packed_as_any_other() -> None:
     for publication in (b"x", "x", ORDER, Publication("x")):
         assert [batch_of(publication)] == batches_of([publication])
