@@ -103,6 +103,7 @@ from flotilla_client.retry import (
 )
 from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicInfo
 from flotilla_client.soon import Unanswered, no_room
+from flotilla_client.spans import Tracer
 from flotilla_client.state import OUTBOX_BYTES_MAX
 from flotilla_client.turns import busy
 from flotilla_client.work import (
@@ -558,6 +559,7 @@ class AsyncClient:
         key: str | Path | None = None,
         name: str | None = None,
         timeout: Duration | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         def make() -> _AsyncParts:
             session = Session(
@@ -571,6 +573,7 @@ class AsyncClient:
                 key=key,
                 name=name,
                 timeout=timeout,
+                tracer=tracer,
             )
             return _AsyncParts(session)
 
@@ -684,8 +687,12 @@ class AsyncClient:
         allow_unheard: bool = False,
     ) -> PutResult:
         """Publish, joined with what other tasks publish meanwhile; see `Client.publish`."""
-        publication = publication_of(publication, key, headers)
-        return await self._publish_one(topic, publication, timeout, unheard_of(allow_unheard))
+        with self._session.spans.publishing(topic) as span:
+            publication = span.carried(publication_of(publication, key, headers))
+            unheard = unheard_of(allow_unheard)
+            result = await self._publish_one(topic, publication, timeout, unheard)
+            span.stored(result)
+        return result
 
     async def publish_many(
         self,
@@ -698,10 +705,12 @@ class AsyncClient:
         """Publish in order, packed; see `Client.publish_many`."""
         session, unheard = self._session, unheard_of(allow_unheard)
         end_ms = session.end_ms(timeout)
-        [call] = await self._publish(
-            lambda told: [session.put(topic, publications, end_ms, told, unheard)]
-        )
-        return call.results()
+        with session.spans.publishing(topic) as span:
+            carried = span.all_carried(publications)
+            [call] = await self._publish(
+                lambda told: [session.put(topic, carried, end_ms, told, unheard)]
+            )
+            return call.results()
 
     async def publish_soon(
         self,
@@ -721,16 +730,18 @@ class AsyncClient:
         future: asyncio.Future[PutResult] = parts.here().create_future()
         session, unheard = parts.session, unheard_of(allow_unheard)
         end_ms = session.end_ms(timeout)
-        publication = publication_of(publication, key, headers)
 
         def told() -> None:
             parts.soon.told(call, future)
 
-        call = session.put_one(topic, publication, end_ms, told, unheard)
-        await parts.soon.room(end_ms)
-        session.check_open()
-        parts.soon.begin(call, future)
-        parts.add(call)
+        with session.spans.publishing(topic) as span:
+            publication = span.carried(publication_of(publication, key, headers))
+            call = session.put_one(topic, publication, end_ms, told, unheard)
+            await parts.soon.room(end_ms)
+            session.check_open()
+            parts.soon.begin(call, future)
+            parts.add(call)
+            span.follow(future)
         return future
 
     async def put(

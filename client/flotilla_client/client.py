@@ -102,6 +102,7 @@ from flotilla_client.retry import (
 )
 from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicInfo
 from flotilla_client.soon import SoonPublisher
+from flotilla_client.spans import Tracer, spans_of
 from flotilla_client.state import OUTBOX_BYTES_MAX, State
 from flotilla_client.turns import LOOK_MS, Ticket, Turns
 from flotilla_client.work import (
@@ -205,6 +206,7 @@ class Session:
         key: str | Path | None = None,
         name: str | None = None,
         timeout: Duration | None = None,
+        tracer: Tracer | None = None,
         open_state: Callable[[Path | None, int], State] = State,
     ) -> None:
         self.endpoints = endpoints_of(endpoints)
@@ -220,6 +222,7 @@ class Session:
         if rng is not None and not isinstance(rng, random.Random):
             raise TypeError(f"rng is a random.Random, not {type(rng).__name__}")
         self.key = key_file(key)
+        self.spans = spans_of(tracer)
         self.state = open_state(directory, outbox_bytes_max)
         self._is_closed = False
         self._recording = self._recorded_in(record)
@@ -607,7 +610,8 @@ class Client:
     tries, every wait included. `observer`: hears of every
     operation. `record`: instead, a directory in which `flotilla-check` finds them all
     (docs/recording.md). `rng`: for jitter. `key`: the file of this client's key, for a cluster that
-    asks for one (docs/security.md); None: the file that FLOTILLA_KEY names, if it is set. Safe to
+    asks for one (docs/security.md); None: the file that FLOTILLA_KEY names, if it is set.
+    `tracer`: OpenTelemetry's, for spans of what is published (docs/tracing.md). Safe to
     use from several threads: what they publish is joined, all else runs one at a time (Busy). A
     child process needs a client of its own (Forked), or has one: without `state_dir` this becomes a
     new one there.
@@ -632,6 +636,7 @@ class Client:
         key: str | Path | None = None,
         name: str | None = None,
         timeout: Duration | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         def make() -> _Parts:
             session = Session(
@@ -645,6 +650,7 @@ class Client:
                 key=key,
                 name=name,
                 timeout=timeout,
+                tracer=tracer,
                 open_state=self._open_state,
             )
             return _Parts(session, self._lead)
@@ -798,10 +804,12 @@ class Client:
         """
         ticket, session = Ticket(), self._session
         end_ms, unheard = session.end_ms(timeout), unheard_of(allow_unheard)
-        publication = publication_of(publication, key, headers)
-        call = session.put_one(topic, publication, end_ms, ticket.waker(), unheard)
-        self._publish(ticket, [call], end_ms)
-        [result] = call.results()
+        with session.spans.publishing(topic) as span:
+            publication = span.carried(publication_of(publication, key, headers))
+            call = session.put_one(topic, publication, end_ms, ticket.waker(), unheard)
+            self._publish(ticket, [call], end_ms)
+            [result] = call.results()
+            span.stored(result)
         return result
 
     def publish_many(
@@ -820,9 +828,11 @@ class Client:
         """
         ticket, session = Ticket(), self._session
         end_ms, unheard = session.end_ms(timeout), unheard_of(allow_unheard)
-        call = session.put(topic, publications, end_ms, ticket.waker(), unheard)
-        self._publish(ticket, [call], end_ms)
-        return call.results()
+        with session.spans.publishing(topic) as span:
+            carried = span.all_carried(publications)
+            call = session.put(topic, carried, end_ms, ticket.waker(), unheard)
+            self._publish(ticket, [call], end_ms)
+            return call.results()
 
     def publish_soon(
         self,
@@ -844,12 +854,15 @@ class Client:
         """
         parts = self._parts.here()
         end_ms, unheard = parts.session.end_ms(timeout), unheard_of(allow_unheard)
-        publication = publication_of(publication, key, headers)
+        with parts.session.spans.publishing(topic) as span:
+            publication = span.carried(publication_of(publication, key, headers))
 
-        def make(told: Callable[[], None]) -> Call:
-            return parts.session.put_one(topic, publication, end_ms, told, unheard)
+            def make(told: Callable[[], None]) -> Call:
+                return parts.session.put_one(topic, publication, end_ms, told, unheard)
 
-        return parts.publisher.publish(make)
+            future = parts.publisher.publish(make)
+            span.follow(future)
+        return future
 
     def put(
         self,

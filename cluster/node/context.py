@@ -22,7 +22,7 @@ from cluster.members.peers import TAKEOVER_MS, Peers
 from cluster.members.standing import Seniority
 from cluster.node.scrub import ScrubPace
 from cluster.raft.ready import Timing
-from cluster.serve.broker import BrokerLimits
+from cluster.serve.broker import BrokerLimits, Traced
 from cluster.serve.frontend import Frontend
 from cluster.serve.quotas import Quotas
 from cluster.wire.levels import BUILD, Build
@@ -72,6 +72,7 @@ class ReplicaSettings:
     scrub: ScrubPace = field(default_factory=ScrubPace)
     takeover_s: float = TAKEOVER_MS / 1000
     admins: frozenset[str] = frozenset()
+    traced: Traced | None = None
     quotas: Quotas = field(default_factory=Quotas)
     announced: Mapping[str, int] = field(default_factory=dict)
     in_force: Mapping[str, Any] = field(default_factory=dict)

@@ -172,6 +172,7 @@ class Member:
             admins=settings.admins,
             quotas=settings.quotas,
             refused=self._frontend.refusals.note,
+            traced=settings.traced,
         )
         self.raft = Raft(
             settings.name,

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -43,7 +43,7 @@ from cluster.observe.observer import NodeObserver, TimedFiles
 from cluster.observe.server import HttpThread, listen, tls_of
 from cluster.raft.ready import Timing
 from cluster.recovery.cli import recover
-from cluster.serve.broker import BrokerLimits
+from cluster.serve.broker import BrokerLimits, Traced
 from cluster.serve.client_port import ClientPort, PortLimits
 from cluster.serve.frontend import ClientRoutes
 from cluster.serve.meters import FSYNC_S, Histogram
@@ -53,6 +53,9 @@ from cluster.settings.config import ConfigError, NodeConfig, split_address
 from cluster.store.tables import CorruptStore
 from cluster.wire.levels import BUILD, UnsupportedLevel
 from flotilla_client.version import VERSION
+
+if TYPE_CHECKING:
+    from cluster.observe.tracing import NodeSpans
 
 DAY_MS: Final = 24 * 3600 * 1000
 TICK_S: Final = 0.02  # an idle node wakes this often; elections and heartbeats need no finer
@@ -195,6 +198,7 @@ class Node:
             self._peers = self._open_peers(identity)
         self._observer: NodeObserver | None = None
         self._fsync = Histogram(FSYNC_S)
+        self._spans = self._open_spans()
         self._replica = self._open_replica(identity, in_force or {})
         self._meters = self._replica.frontend.meters
         if settings.http_listen:
@@ -285,7 +289,12 @@ class Node:
 
     def _open_replica(self, identity: Identity, in_force: Mapping[str, Any]) -> Replica:
         return Replica(
-            _replica_settings(self._settings, in_force, TimedFiles(self._fsync)),
+            _replica_settings(
+                self._settings,
+                in_force,
+                TimedFiles(self._fsync),
+                None if self._spans is None else self._spans.begin,
+            ),
             identity,
             self._peers,
             self._worker,
@@ -300,6 +309,20 @@ class Node:
                 None if self._keys is None else self._clients.principal_of,
             ),
         )
+
+    def _open_spans(self) -> NodeSpans | None:
+        settings = self._settings
+        if not settings.otlp_endpoint:
+            return None
+        try:
+            from cluster.observe.tracing import NodeSpans
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "opentelemetry":
+                raise
+            problem = "otlp_endpoint: needs the extra `otel` (opentelemetry is not installed)"
+            raise ConfigError([problem]) from error
+        where = settings.otlp_endpoint, settings.node, settings.cluster_id, VERSION
+        return NodeSpans(*where, time.monotonic)
 
     def _show(self, settings: NodeConfig) -> NodeObserver:
         """Show this node over HTTP, in a thread; return what tells that thread of it."""
@@ -371,6 +394,8 @@ class Node:
         self._replica.close()
         self._event("stopped")
         self._clients.close(LINGER_S)
+        if self._spans is not None:
+            self._spans.close()
         self._poller.close()
 
     def _wait_s(self) -> float:
@@ -430,7 +455,7 @@ class Node:
 
 
 def _replica_settings(
-    settings: NodeConfig, in_force: Mapping[str, Any], files: Files
+    settings: NodeConfig, in_force: Mapping[str, Any], files: Files, traced: Traced | None
 ) -> ReplicaSettings:
     raft, limits = settings.raft, settings.limits
     return ReplicaSettings(
@@ -457,6 +482,7 @@ def _replica_settings(
         scrub=ScrubPace(settings.scrub.bytes_per_s_max, settings.scrub.period_s),
         takeover_s=raft.takeover_ms / 1000,
         admins=frozenset(settings.admins),
+        traced=traced,
         wall_ms=lambda: time.time_ns() // 1_000_000,
         quotas=Quotas(**asdict(settings.quotas)),
         announced={

@@ -104,6 +104,10 @@ from flotilla_client.protocol import (
 )
 
 Route = bytes | tuple[str, int]  # a client's connection, or (relaying node, relay id)
+# What is to be called at the end of a PUT that is traced, with the time that its turn began (ms),
+# its answer's type and body; None: that one is not.
+Ended = Callable[[float, str, Mapping[str, Any]], None]
+Traced = Callable[[Request], Ended | None]
 RETRY_AFTER_MS: Final = 50  # what an overloaded node asks for: a few turns
 # Publications that wait for a majority, of all topics: the leader's memory, and by how much its
 # followers' backlogs can get over their limit.
@@ -158,6 +162,7 @@ class Waiting:
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
     asks_for: str = ""  # a quota of which it has more if it is carried out
+    ended: Ended | None = None  # has to know of the answer
 
 
 @dataclass(slots=True)
@@ -199,7 +204,9 @@ class Broker:
     how much of publications may still wait on the way to a client. `level_for(asked)`: the level
     that the cluster may be raised to, `successor(asked)`: the node that may lead next; both raise
     ProtocolError. `wall_ms()`: the time of day, for people. `term()`: Raft's. `disk_low`: PUT is
-    refused, as this node or a majority is short of space. Answers collect until `take_answers`.
+    refused, as this node or a majority is short of space. `traced`: is asked of each PUT with
+    properties, if spans are made of them. Answers collect until
+    `take_answers`.
     """
 
     store: Store
@@ -209,6 +216,7 @@ class Broker:
     disk_low: bool = False
     quotas: Quotas = field(default_factory=Quotas)
     refused: Callable[[str, str], None] = lambda payer, quota: None
+    traced: Traced | None = None
     level_for: Callable[[int | None], int] = _first_level
     successor: Callable[[str], str] = _nobody
     wall_ms: Callable[[], int] = lambda: 0
@@ -439,6 +447,8 @@ class Broker:
         request = waiting.request
         lengths, data = request.lengths, request.data
         has_properties = request.has_properties
+        if has_properties and self.traced is not None:
+            waiting.ended = self.traced(request)
         refusal = self._no_room(request) or self._unread_too_much(waiting)
         if has_properties and self.store.level < LEVEL_OF_PROPERTIES:
             refusal = self._unsupported("properties of publications", LEVEL_OF_PROPERTIES)
@@ -1174,6 +1184,8 @@ class Broker:
         waiting.answered = True
         request = waiting.request
         put_taken_ms = waiting.taken_ms if kind == ACK and request.type == PUT else 0.0
+        if waiting.ended is not None:
+            waiting.ended(waiting.taken_ms, kind, body)
         self._answers.append(
             Answer(waiting.route, request.request_id, kind, body, lengths, data, put_taken_ms)
         )

@@ -312,6 +312,12 @@ class NodeConfig:
         "browsers and Prometheus believe: `http_listen` speaks HTTPS alone. Read at the start.",
         "",
     )
+    otlp_endpoint: str = _setting(
+        "Where spans of publications that are traced go, by OTLP over HTTP "
+        "([tracing](tracing.md)): `http://127.0.0.1:4318/v1/traces`, say. Needs the extra `otel`. "
+        "Empty: none are made.",
+        "",
+    )
     keys_dir: str = _setting(
         "The directory that `flotilla-keys node` has made for this node: clients and nodes have to "
         "prove who they are ([security](security.md)). It is read again when it changes, and on "
@@ -656,6 +662,10 @@ def _contradictions(config: NodeConfig) -> list[str]:
             bool(config.http_token_file) or is_loopback(config.http_listen),
             f"http_listen: {config.http_listen} is not this machine's alone, and whoever reaches it"
             " sees topics and clients; give http_token_file as well",
+        ),
+        (
+            not config.otlp_endpoint or config.otlp_endpoint.startswith(("http://", "https://")),
+            f"otlp_endpoint: {config.otlp_endpoint!r} does not begin with http:// or https://",
         ),
     )
     return [problem for holds, problem in rules if not holds]
