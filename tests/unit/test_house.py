@@ -7,6 +7,7 @@ clock or random number.
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -114,6 +115,8 @@ THE_CLIENTS_LIBRARIES: Final = {"zmq", "orjson"}
 THE_EXTRAS_LIBRARIES: Final[Mapping[Path, set[str]]] = {
     ROOT / "client/flotilla_client/spark": {"pyspark", "pyarrow"},
 }
+# The same in one module (tracing.py), and for the types of another.
+THE_CLIENTS_TRACING: Final = {"spans", "tracing"}
 A_COMMAND_LINE_S: Final = {"client/flotilla_client/cli.py", "client/flotilla_client/shell.py"}
 
 # One worker parses every source, once.
@@ -242,10 +245,16 @@ def test_the_client_needs_its_two_libraries_alone() -> None:
     outside = [
         f"{_name(file)} imports {package}"
         for file in SOURCES
-        if _package(file) == "flotilla_client"
+        if _package(file) == "flotilla_client" and file.stem not in THE_CLIENTS_TRACING
         for package in sorted(_imports(file) - may - THE_EXTRAS_LIBRARIES.get(file.parent, set()))
     ]
     assert outside == []
+    code = "import sys, flotilla_client.aio, flotilla_client.cli; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert "flotilla_client.spans" in loaded
+    assert "opentelemetry" not in loaded
 
 
 def test_an_extra_of_the_clients_is_imported_by_itself_alone() -> None:
