@@ -16,6 +16,8 @@ from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from cluster.node.member import Member
 from cluster.store import tables
 
+FOUND: Final = {"vouched", "durable", "ended", "hard_state"}  # of a checkpoint's word
+
 _checkpoint: Final = tables.checkpoint
 _install: Final = Member._install
 _connect: Final = tables.connect
@@ -33,7 +35,7 @@ def _checkpoint_as(path: Path, sync: Callable[[int], None], reads_late: bool) ->
     return applied_index
 
 
-@bug("3: a checkpoint vouches for what it has synced", {"durable", "ended", "hard_state"})
+@bug("3: a checkpoint vouches for what it has synced", FOUND)
 def index_is_read_behind_the_sync(patches: Patches) -> None:
     """Take for durable what was committed while the WAL was synced."""
     patches.attribute(
@@ -41,7 +43,7 @@ def index_is_read_behind_the_sync(patches: Patches) -> None:
     )
 
 
-@bug("3: a checkpoint vouches for what it has synced", {"durable", "ended", "hard_state"})
+@bug("3: a checkpoint vouches for what it has synced", FOUND)
 def checkpoints_leave_the_wal_unsynced(patches: Patches) -> None:
     """Take for durable what was committed while the checkpoint was under way."""
     patches.attribute(
@@ -52,7 +54,7 @@ def checkpoints_leave_the_wal_unsynced(patches: Patches) -> None:
 # What is lost is only what was committed between two syncs of one checkpoint.
 @bug(
     "6: an error of the disk is the end",
-    {"durable", "ended", "hard_state"},
+    FOUND,
     seeds_max=SEEDS_RARE_MAX,
 )
 def failed_checkpoints_sync_again(patches: Patches) -> None:

@@ -19,6 +19,7 @@ from analytics import twins
 from analytics.twins import Evidence
 from chaos.simulation.checks.books import QUIET_S, Books
 from chaos.simulation.checks.calm import Calm
+from chaos.simulation.checks.checkpoints import Checkpoints
 from chaos.simulation.checks.coverage import Coverage
 from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.checks.message_rules import Claims
@@ -99,6 +100,7 @@ class Attached:
             world, self._invariants, self._reference, self._calm, self._rules.served
         )
         self._books = Books(world, self._invariants)
+        self._checkpoints = Checkpoints(world, self._invariants)
         self._rebuilt = Rebuilt(world, self._invariants, self._reference)
         self._scrubbing = Scrubbing(world, self._invariants)
         self._work = WorkPromises(self._invariants.fail, self._reference)

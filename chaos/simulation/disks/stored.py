@@ -304,6 +304,13 @@ class StoredFiles:
             data = stored.removed or b""
         return stored.survives(data, keep, rng)
 
+    def durable(self) -> dict[str, bytes]:
+        """Return {name: content} of what a power loss would leave if nothing is written back."""
+        if not self._is_named:
+            return {}
+        names = sorted(self._durable_names.items())
+        return {name: bytes(self._files[number].platter) for name, number in names}
+
     def wipe(self) -> None:
         """Remove everything."""
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -34,6 +34,8 @@ import cluster.serve.client_port
 import cluster.serve.frontend
 import cluster.serve.relays
 import cluster.serve.zmtp
+import cluster.store.groups
+import cluster.store.key_order
 import cluster.store.publications
 import cluster.store.rows
 import cluster.store.snapshots
@@ -72,6 +74,8 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.members.membership,
     cluster.members.neighbours,
     cluster.members.peers,
+    cluster.store.groups,
+    cluster.store.key_order,
     cluster.store.publications,
     cluster.store.rows,
     cluster.raft.log,

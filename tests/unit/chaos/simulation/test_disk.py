@@ -15,7 +15,7 @@ from typing import cast
 
 import pytest
 
-from chaos.simulation.disks.disk import PAGE_BYTES, DiskFailed, PowerLoss, SimDisk
+from chaos.simulation.disks.disk import OWN_SYNC, PAGE_BYTES, DiskFailed, PowerLoss, SimDisk
 from chaos.simulation.disks.memory import remove_leftovers
 from chaos.simulation.disks.stored import StoredFiles
 from chaos.simulation.world.database import seated
@@ -404,7 +404,7 @@ def test_a_flipped_bit_in_the_database_is_there_after_a_power_loss(machine: Disk
     assert sum((one ^ other).bit_count() for one, other in zip(before, after, strict=True)) == 1
 
 
-@pytest.mark.parametrize("kind", ["store_sync", "store"])
+@pytest.mark.parametrize("kind", ["store_sync", OWN_SYNC, "store"])
 def test_a_sync_of_a_checkpoint_that_fails_is_reported(machine: DiskMachine, kind: str) -> None:
     store = founded(machine)
     advance(store, 3)
@@ -414,6 +414,29 @@ def test_a_sync_of_a_checkpoint_that_fails_is_reported(machine: DiskMachine, kin
     if isinstance(caught.value, sqlite3.OperationalError):
         assert caught.value.sqlite_errorcode == sqlite3.SQLITE_IOERR_FSYNC
     store.close()
+
+
+def test_the_checkpoint_s_own_sync_fails_behind_those_of_sqlite(machine: DiskMachine) -> None:
+    store = founded(machine)
+    advance(store, 3)
+    machine.disk.fail_sync(OWN_SYNC, 1)
+    with pytest.raises(OSError, match="injected into store_fsync"):
+        tables.checkpoint(machine.database)
+    store.close()
+
+
+def test_what_is_durable_is_what_a_power_loss_leaves(machine: DiskMachine) -> None:
+    assert machine.image.durable() == {}
+    store = founded(machine)
+    advance(store, 2)
+    tables.checkpoint(machine.database)
+    advance(store, 4)
+    said = machine.image.durable()
+    machine.kill(store)
+    machine.image.lose_unsynced("lost", random.Random(1))
+    left = {path.name: path.read_bytes() for path in machine.database.parent.iterdir()}
+    assert said == left
+    assert "store.db" in left
 
 
 def test_a_sync_behind_one_that_failed_writes_nothing_of_what_that_lost(

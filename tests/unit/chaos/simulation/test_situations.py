@@ -87,7 +87,7 @@ LISTS: Final = {
             {"lost_checkpoints": range(3, 12)},
             ROOMY,
             {},
-            "ended",
+            "vouched",
         ),
         ("installs-do-not-wait-for-the-worker", 1, {}, ROOMY, {}, "snapshot"),
     ],
