@@ -9,6 +9,7 @@ from analytics.intake import truth
 from analytics.judge import timing
 from analytics.judge.load import parse
 from analytics.tables.tables import Tables, build, ticks_of
+from analytics.tables.tallies import tallies_of
 from tests.spark.histories import RunRecorder
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,8 @@ def tables(spark: SparkSession) -> Tables:
     run.get("s", "t", 9, [[10, "p", 10, 2]], session=1)
     run.put("p", "t", 12, "info", error="timeout")
     rows = spark.createDataFrame([(json.dumps(row),) for row in run.rows], "value STRING")
-    return build(parse(rows), truth.none(spark), lambda _name, table: table.cache())
+    events = parse(rows)
+    return build(events, tallies_of(events), truth.none(spark), lambda _name, table: table.cache())
 
 
 def test_latencies_are_of_what_was_answered(tables: Tables) -> None:
