@@ -25,6 +25,7 @@ from analytics.anomalies.group_lease import group_lease
 from analytics.anomalies.group_lost import group_lost
 from analytics.anomalies.group_order import group_order
 from analytics.anomalies.inconsistent_id import inconsistent_id
+from analytics.anomalies.key_order import key_order
 from analytics.anomalies.leaders_per_term import leaders_per_term
 from analytics.anomalies.lost import lost
 from analytics.anomalies.phantom import phantom
@@ -77,6 +78,7 @@ CHECKS: Final = tuple(
         group_order,
         group_lease,
         group_lost,
+        key_order,
         dead_letter,
         fencing,
         term_order,

@@ -120,6 +120,11 @@ CLAIMS: Final[Mapping[str, CheckSpec]] = {
         " letter",
         needs_whole=Part.HISTORY,  # the ack
     ),
+    "key_order": CheckSpec(
+        "key order broken: a group that is ordered by key gave a publication with another one of"
+        " its key (together), before that was given for the last time (again), or before it was"
+        " acknowledged (held)"
+    ),
     "dead_letter": CheckSpec(
         "a dead letter stands twice (twice), or its publication was acknowledged or is leased again"
         " (acknowledged, leased)"

@@ -44,9 +44,15 @@ OPERATION: Final = (
     *((name, "BIGINT") for name in ("token", "left_ms")),  # of a TAKE's answer
     *((name, "ARRAY<ARRAY<BIGINT>>") for name in ("leases", "lost")),
     ("letters", f"ARRAY<{LETTER}>"),
+    ("ordered_by_key", "BOOLEAN"),  # of a group's invoke
+    ("keyed", "ARRAY<BIGINT>"),  # of a TAKE's answer
+    ("keys", "STRING"),
 )
-OF_INVOKE: Final = ("group", "number", "max_attempts", "acks")
-OF_ANSWER: Final = ("cursor", "resumed", "times", "token", "left_ms", "leases", "lost", "letters")
+OF_INVOKE: Final = ("group", "number", "max_attempts", "acks", "ordered_by_key")
+OF_ANSWER: Final = (
+    *("cursor", "resumed", "times", "token", "left_ms", "leases", "lost", "letters"),
+    *("keyed", "keys"),
+)
 
 
 def fault_numbers(shape: Shape) -> list[int]:

@@ -687,6 +687,17 @@ def group_lost(scene: Scene, victim: Victim) -> int:
 
 
 @plant
+def key_order(scene: Scene, victim: Victim) -> int:
+    """One take is given two publications of a key."""
+    worker = GroupWorker(scene, victim, ordered_by_key=True)
+    first, last = worker.reached, worker.reached + 1
+    worker.takes(1, 1, leases=[[first, last, 1]], keyed=[first, last], keys="a" * 32)
+    worker.acknowledges(1)
+    worker.ends()
+    return last
+
+
+@plant
 def dead_letter(scene: Scene, victim: Victim) -> int:
     """A dead letter stands under two ids."""
     worker = GroupWorker(scene, victim, max_attempts=1)

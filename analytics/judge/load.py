@@ -46,8 +46,8 @@ SPECIMEN: Final[Mapping[str, tuple[str, Any]]] = {
     **{name: ("STRING", "") for name in ("run_id", "process", "client_id", "topic")},
     **{name: ("BIGINT", 1) for name in ("op_id", "session", "t_ns", "counter", "count")},
     **{name: ("BIGINT", 1) for name in ("first_id", "last_id")},
-    **{name: ("STRING", "") for name in ("digests", "properties")},
-    "marked": ("ARRAY<BIGINT>", []),
+    **{name: ("STRING", "") for name in ("digests", "properties", "keys")},
+    **{name: ("ARRAY<BIGINT>", []) for name in ("marked", "keyed")},
     "times": ("ARRAY<ARRAY<BIGINT>>", []),
     **{name: ("ARRAY<ARRAY<BIGINT>>", []) for name in schema.OF_LEASES},
     "letters": (f"ARRAY<{schema.LETTER}>", []),
@@ -311,7 +311,8 @@ def _lacks() -> Column:
         F.col("f").isin(*schema.PURGES) & (F.col("topic").isNull() | F.col("last_id").isNull()),
         is_told_of_purge() & _lacks_of_purge(),
         F.col("digests").isNotNull() & ~F.coalesce(_has_all_digests(), F.lit(False)),
-        ~F.coalesce(_has_all_properties(), F.lit(False)),
+        ~F.coalesce(_has_a_digest_each("marked", "properties"), F.lit(False)),
+        ~F.coalesce(_has_a_digest_each("keyed", "keys"), F.lit(False)),
         F.coalesce(F.exists("times", _is_no_time_run), F.lit(False)),
         *_lacks_of_group(),
     ]
@@ -420,11 +421,11 @@ def _has_all_digests() -> Column:
     return digits & is_hex & ((F.col("f") == "put") | of_ids)
 
 
-def _has_all_properties() -> Column:
+def _has_a_digest_each(marked: str, digests: str) -> Column:
     """Return whether there is a digest for each id that is marked."""
-    ids, said = F.coalesce(F.size("marked"), F.lit(0)), F.coalesce("properties", F.lit(""))
+    ids, said = F.coalesce(F.size(marked), F.lit(0)), F.coalesce(digests, F.lit(""))
     is_id = F.forall(
-        F.coalesce("marked", F.array().cast("array<bigint>")),
+        F.coalesce(marked, F.array().cast("array<bigint>")),
         lambda id_: F.coalesce(id_.between(1, schema.NUMBER_MAX), F.lit(False)),
     )
     return (F.length(said) == ids * schema.DIGEST_DIGITS) & said.rlike("^[0-9a-f]*$") & is_id
@@ -610,7 +611,10 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
 
 def _says_more() -> Column:
     """Return whether the rules for a row rest on more than which columns it has."""
-    names = ("digests", "marked", "properties", "times", "letters", *schema.OF_LEASES)
+    names = (
+        *("digests", "marked", "properties", "keyed", "keys", "times", "letters"),
+        *schema.OF_LEASES,
+    )
     texts = [F.col(name).isNotNull() for name in names]
     purged = (F.col("type") == "fail") & F.col("first_id").isNotNull()
     rare = _is_handling() | F.col("f").isin(*schema.OF_GROUPS) | purged

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
-from analytics.common.schema import KEY, OF_GROUPS, operation
+from analytics.common.schema import DIGEST_DIGITS, KEY, OF_GROUPS, operation
 from analytics.tables.runs import one_host
 
 GROUP: Final = ("run_id", "topic", "group")
@@ -22,12 +22,13 @@ LEASE: Final = (*ID, "token")
 NO_GROUP: Final = ("not_subscribed", "unknown_topic")
 OF_INVOKE: Final = (
     *("group", "number", "max_count", "max_attempts", "lease_ms", "acks", "naks", "extends"),
-    "start",
+    *("start", "ordered_by_key"),
 )
 NS_OF_MS: Final = 1_000_000
 LEASE_MS: Final = 30_000  # of a group that says none
 OF_END: Final = (
     *("error", "attempt", "token", "leases", "lost", "left_ms", "last_id", "resumed", "letters"),
+    *("keyed", "keys"),
 )
 BOTH: Final = ("client_id", "topic", "host", "epoch", "f")
 
@@ -99,6 +100,21 @@ def leases_of(takes: DataFrame) -> DataFrame:
     columns = ("client_id", "epoch", "at", "step", "seen", "invoke_ns", "end_ns", "left_ms")
     rows = runs.select(*GROUP, *columns, "token", F.col("run")[2].alias("attempt"), "first", "last")
     return intervals.exploded(rows, "id")
+
+
+def keys_of(takes: DataFrame) -> DataFrame:
+    """Return `key`, its digest, of each id of a group that an answer says to have one."""
+    rows = takes.where(F.col("outcome") == "ok").select(*GROUP, "keys", F.posexplode("keyed"))
+    key = F.substr("keys", F.col("pos") * DIGEST_DIGITS + 1, F.lit(DIGEST_DIGITS))
+    return rows.groupBy(*GROUP, F.col("col").alias("id")).agg(F.min(key).alias("key"))
+
+
+def ordered_of(worked: DataFrame) -> DataFrame:
+    """Return the groups that stood, and that somebody was told to be ordered by key."""
+    is_so = (F.col("f") == "group") & (F.col("outcome") == "ok") & F.col("ordered_by_key")
+    named = unmoved(worked.where(F.col("group").isNotNull())).groupBy(*GROUP)
+    found = named.agg(_has_stood().alias("stood"), F.count_if(is_so).alias("told"))
+    return found.where(F.col("stood") & (F.col("told") > 0)).select(*GROUP)
 
 
 def acks_of(takes: DataFrame) -> DataFrame:

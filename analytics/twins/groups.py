@@ -1,7 +1,7 @@
 """Checks of groups: who was leased what, what was acknowledged, and what became of the rest.
 
-What lives here: `group_order`, `group_lease`, `group_lost`, `dead_letter`, id by id. What must not:
-what stands in a topic (stored.py), what subscribers are owed (owed.py).
+What lives here: `group_order`, `group_lease`, `group_lost`, `key_order`, `dead_letter`, id by id.
+What must not: what stands in a topic (stored.py), what subscribers are owed (owed.py).
 """
 
 from __future__ import annotations
@@ -109,6 +109,19 @@ class GroupHistory:
     def is_made(self) -> bool:
         """Whether somebody was told that it is there."""
         return bool(self._made)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether somebody was told that it is ordered by key."""
+        return any(one.of_group.is_ordered for one in self._made)
+
+    def keys(self) -> dict[int, str]:
+        """Return the digests of the keys of what was leased, by id; the lowest that is said."""
+        found: dict[int, str] = {}
+        for take in self.takes:
+            for id_, digest in take.of_group.keys.items():
+                found[id_] = min(digest, found.get(id_, digest))
+        return found
 
     @property
     def attempts_max(self) -> int | None:
@@ -308,6 +321,58 @@ def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
         last = id_
     if first is not None and last is not None:
         yield first, last
+
+
+# --- key_order ------------------------------------------------------------------------------------
+
+
+def key_order(run: Run) -> Iterable[Evidence]:
+    """Find what was given though another one of its key, before it, was not settled."""
+    for group in groups_of(run):
+        if not (group.stood and group.is_ordered):
+            continue
+        of_key: dict[str, set[int]] = defaultdict(set)
+        for id_, digest in group.keys().items():
+            of_key[digest].add(id_)
+        begun = _begun(group)
+        for ids in of_key.values():
+            yield from _broken_order(run, group, sorted(ids), begun)
+
+
+def _begun(group: GroupHistory) -> dict[Step, Time]:
+    """Return when each step was first asked for."""
+    begun: dict[Step, Time] = {}
+    for take in group.takes:
+        begun[_step(take)] = min(take.invoke, begun.get(_step(take), take.invoke))
+    return begun
+
+
+def _broken_order(
+    run: Run, group: GroupHistory, ids: list[int], begun: dict[Step, Time]
+) -> Iterator[Evidence]:
+    """Go through the ids of one key from the lowest on; what is before each is known by then."""
+    holders: dict[int, RecordedOperation] = {}  # by token: who was given one of the key
+    last: GivenLease | None = None  # with the highest token so far
+    acked: dict[str, tuple[Time, RecordedOperation]] = {}  # by host: the latest accepted ack
+    for id_ in ids:  # one that was never leased on record may have been acknowledged
+        leases = sorted(group.leases.get(id_, ()), key=lambda lease: (lease.token, lease.take.key))
+        if with_it := [lease for lease in leases if lease.token in holders]:
+            yield _row(run, group, id_, "together", with_it[0].take, holders[with_it[0].token])
+        if last is not None and leases and last.token > leases[0].token:
+            yield _row(run, group, id_, "again", leases[0].take, last.take)
+        for lease in sorted(leases, key=lambda each: each.take.end):
+            said = acked.get(lease.take.host or "")
+            if said is not None and said[0] > lease.take.end:
+                yield _row(run, group, id_, "held", lease.take, said[1])
+                break
+        for lease in leases:
+            holders.setdefault(lease.token, lease.take)
+            if last is None or lease.token > last.token:
+                last = lease
+        for ack in group.accepted.get(id_, ()):
+            host, at = ack.take.host or "", begun[_step(ack.take)]
+            if at != BEFORE_ALL and (host not in acked or at > acked[host][0]):
+                acked[host] = at, ack.take
 
 
 # --- dead_letter ----------------------------------------------------------------------------------

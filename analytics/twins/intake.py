@@ -359,7 +359,7 @@ _FIELDS: Final[Mapping[str, Test]] = {
     **dict.fromkeys(_NUMBERS_FROM_1, _is_id),
     **dict.fromkeys(_TEXTS, _is_text),
     **dict.fromkeys(("t_ns", "wall_ns", "invoke_ns"), _is_time),
-    **dict.fromkeys(("duplicate", "resumed", "handed_apart"), _is_flag),
+    **dict.fromkeys(("duplicate", "resumed", "handed_apart", "ordered_by_key"), _is_flag),
     "count": _is_count,
     "items": _is_list(_is_item),
     "corrupt": _is_list(_is_corrupt),
@@ -367,6 +367,8 @@ _FIELDS: Final[Mapping[str, Test]] = {
     "times": _is_list(_is_time_run),
     "marked": _is_list(_is_id),
     "properties": _is_digests,
+    "keyed": _is_list(_is_id),
+    "keys": _is_digests,
     "letters": _is_list(_is_letter),
     "leases": _is_list(_is_lease),
     "lost": _is_list(_is_lost),
@@ -405,6 +407,8 @@ def checked(row: dict[str, Any]) -> Event:
         _check_digests(row)
     if 16 * len(row.get("marked", ())) != len(row.get("properties", "")):
         raise Malformed("properties are not as many as are marked")
+    if 16 * len(row.get("keyed", ())) != len(row.get("keys", "")):
+        raise Malformed("keys are not as many as are keyed")
     return row
 
 

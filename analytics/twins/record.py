@@ -78,6 +78,7 @@ class OfGroup:
     """What an operation says of a group beside its name, and what it was answered.
 
     `acks`: (token, first id, last id), `naks` and `extends` with ms besides; `lost`: (first, last).
+    `keys`: of the leased ids that have one, a digest each.
     """
 
     name: str = ""
@@ -91,6 +92,8 @@ class OfGroup:
     leases: list[LeasedRun] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
     left_ms: int = 0
+    is_ordered: bool | None = None
+    keys: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -582,7 +585,10 @@ def _fill_group(control: RecordedOperation, begun: Event, ended: Event) -> None:
     _fill_control(control, begun, ended)
     name, max_attempts = begun.get("group") or "", begun.get("max_attempts")
     lease_ms = begun.get("lease_ms")
-    control.of_group = OfGroup(name, max_attempts=max_attempts, lease_ms=lease_ms)
+    ordered = begun.get("ordered_by_key")
+    control.of_group = OfGroup(
+        name, max_attempts=max_attempts, lease_ms=lease_ms, is_ordered=ordered
+    )
 
 
 def _fill_take(take: RecordedOperation, begun: Event, ended: Event) -> None:
@@ -600,6 +606,11 @@ def _fill_take(take: RecordedOperation, begun: Event, ended: Event) -> None:
         take.of_group.leases = [LeasedRun(*lease) for lease in ended.get("leases") or ()]
         take.of_group.lost = [(first, last) for first, last in ended.get("lost") or ()]
         take.of_group.left_ms = ended.get("left_ms") or 0
+        digits = ended.get("keys") or ""
+        take.of_group.keys = {
+            id_: digits[16 * place : 16 * place + 16]
+            for place, id_ in enumerate(ended.get("keyed") or ())
+        }
         take.letters = _letters(ended)
 
 

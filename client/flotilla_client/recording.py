@@ -30,7 +30,7 @@ import orjson
 
 from flotilla_client.errors import Gap, Purged, RecordError
 from flotilla_client.observer import Handling, Operation, Outcome
-from flotilla_client.properties import encode
+from flotilla_client.properties import Properties, encode
 from flotilla_client.protocol import envelopes, text_of, unpack
 
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub", "group", "ungroup", "take"})
@@ -409,6 +409,17 @@ def _marked(envelopes: Mapping[int, bytes]) -> dict[str, Any]:
     return {"marked": list(envelopes), "properties": digests(list(envelopes.values()))}
 
 
+def _keyed(outcome: Outcome) -> dict[str, Any]:
+    """Return which ids of a TAKE have a key, and the digests of these; nothing if none has."""
+    keys = {id_: own.key for id_, own in sorted(outcome.properties.items()) if own.key is not None}
+    if not keys:
+        return {}
+    return {
+        "keyed": list(keys),
+        "keys": digests([encode(Properties(key)) for key in keys.values()]),
+    }
+
+
 def _brought(outcome: Outcome) -> dict[str, Any]:
     if not outcome.publications:
         named = {"topic": outcome.topic} if outcome.topic else {}
@@ -441,6 +452,7 @@ def _leased(outcome: Outcome) -> dict[str, Any]:
         "lost": leased.lost or None,
         "left_ms": max(0, leased.left_ms),
         "lease_ms": leased.lease_ms,
+        **_keyed(outcome),
         "letters": letters(outcome) or None,
     }
 

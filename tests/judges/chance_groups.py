@@ -34,7 +34,8 @@ class RandomGroup:
         """Return what a `group` sets."""
         lease_ms, limit = self._rng.choice((None, 3, 50)), self._rng.choice((None, None, 2, 3))
         dead = {} if limit is None else {"max_attempts": limit, "dead_letter": "u"}
-        return {"group": self.name, "lease_ms": lease_ms, **dead}
+        ordered = {"ordered_by_key": True} if self._rng.random() < 0.6 else {}
+        return {"group": self.name, "lease_ms": lease_ms, **dead, **ordered}
 
     def settled(self) -> int:
         """Return up to where all is settled."""
@@ -82,6 +83,10 @@ class RandomGroup:
         self._held[client] += [(token, id_) for id_ in ids]
         told |= {"count": len(ids), "token": token, "leases": leases}
         told |= {"left_ms": rng.choice(LEFT_MS), "lease_ms": 50}
+        keyed = [id_ for id_ in ids if rng.random() < 0.8]
+        if keyed:
+            keys = [("c" if self._is_wrong() else "cd"[id_ % 2]) * 16 for id_ in keyed]
+            told |= {"keyed": keyed, "keys": "".join(keys)}
         if producers:
             named = ids[rng.randint(0, 1) :]  # the others are dead letters
             told["items"] = [[id_, rng.choice(producers), id_, 1] for id_ in named]

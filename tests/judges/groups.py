@@ -57,11 +57,17 @@ class ModelGroup:
     """A group, its workers, who publishes to it, and who reads its dead letters."""
 
     def __init__(
-        self, history: MadeHistory, rng: random.Random, attempts_max: int | None, name: str
+        self,
+        history: MadeHistory,
+        rng: random.Random,
+        attempts_max: int | None,
+        name: str,
+        is_ordered: bool,
     ) -> None:
         self.scene = SceneWriter(history, rng, name)
         self.rng, self.lease_ms = rng, rng.choice(LEASES_MS)
         self.attempts_max, self.dead = attempts_max, f"{name}-dead"
+        self.is_ordered, self.keys = is_ordered, dict[int, str]()
         self.open: dict[int, ModelLease] = {}
         self.head, self.token, self.stored = 0, 0, 0
         self.seen: dict[tuple[str, int, int], Row] = {}  # carried out, by client, epoch, number
@@ -104,6 +110,8 @@ class ModelGroup:
     def make(self, worker: ModelWorker) -> None:
         """Make the group, or see how far it is."""
         said: Row = {"group": GROUP, "lease_ms": self.lease_ms}
+        if self.is_ordered:
+            said["ordered_by_key"] = True
         if self.attempts_max:
             said |= {"max_attempts": self.attempts_max, "dead_letter": self.dead}
         cursor = min(self.open, default=self.head + 1) - 1
@@ -125,6 +133,8 @@ class ModelGroup:
         """Publish some."""
         for _ in range(self.rng.choice((1, 1, 4))):
             self.stored += 1
+            if self.is_ordered and self.rng.random() < 0.8:
+                self.keys[self.stored] = self.rng.choice("cd") * 16
             self.scene.put("p", self.stored, self.stored)
 
     def look(self) -> None:
@@ -235,6 +245,7 @@ class ModelGroup:
         answer: Row = {"lost": known["lost"], "count": len(standing), "leases": standing}
         if standing:
             answer |= {"token": known["token"], "left_ms": left_ms, "lease_ms": self.lease_ms}
+            answer |= self.said_of_keys([first - self.scene.base for first, *_ in standing])
         take.answer = answer
 
     def settle(self, worker: ModelWorker, said: Row) -> list[list[int]]:
@@ -255,9 +266,10 @@ class ModelGroup:
 
     def give(self, worker: ModelWorker, count: int) -> Row:
         now_ns, given = self.scene.t_ns, []
-        due = sorted(id_ for id_, lease in self.open.items() if lease.until_ns <= now_ns)
         until_ns = now_ns + self.lease_ms * NS_OF_MS
-        for id_ in due:
+        for id_ in sorted(self.open):
+            if self.open[id_].until_ns > now_ns or self.is_behind(id_):
+                continue
             attempt = self.open[id_].attempt + 1
             if self.attempts_max and attempt > self.attempts_max:
                 self.letters.append(id_)
@@ -267,10 +279,28 @@ class ModelGroup:
                 given.append(id_)
         while len(given) < count and self.head < self.stored:
             self.head += 1
+            if self.is_behind(self.head):
+                self.open[self.head] = ModelLease("", 0, 0, 0)
+                continue
             self.open[self.head] = ModelLease(worker.name, self.token + 1, until_ns, 1)
             given.append(self.head)
         self.token += bool(given)
         return {"leases": given, "token": self.token if given else 0}
+
+    def is_behind(self, id_: int) -> bool:
+        """Return whether another one of its key, before it, is open."""
+        key = self.keys.get(id_)
+        return key is not None and any(
+            other < id_ and self.keys.get(other) == key for other in self.open
+        )
+
+    def said_of_keys(self, ids: list[int]) -> Row:
+        """Return what an answer that leases these says of their keys."""
+        keyed = [id_ for id_ in ids if id_ in self.keys]
+        if not keyed:
+            return {}
+        told = "".join(self.keys[id_] for id_ in keyed)
+        return {"keyed": [self.scene.id(id_) for id_ in keyed], "keys": told}
 
     # --- for sabotage ----------------------------------------------------------------------------
 
@@ -283,6 +313,8 @@ class ModelGroup:
         if leases:
             self.token = told.setdefault("token", self.token + 1)
             told |= {"leases": list(leases), "left_ms": LONG_MS, "lease_ms": LONG_MS}
+            runs = (range(first, last + 1) for first, last, _ in leases)
+            told |= self.said_of_keys([id_ - self.scene.base for run in runs for id_ in run])
         return self.scene.end(invoke, "ok", count=count, **told)
 
     def fresh(self) -> int:
@@ -304,15 +336,20 @@ def next_of(group: ModelGroup, client: str) -> int:
 
 
 def work(
-    history: MadeHistory, rng: random.Random, attempts_max: int | None = None, name: str = "work"
+    history: MadeHistory,
+    rng: random.Random,
+    attempts_max: int | None = None,
+    name: str = "work",
+    is_ordered: bool = False,
 ) -> ModelGroup:
     """Write a legal group into a history."""
-    return ModelGroup(history, rng, attempts_max, name).work()
+    return ModelGroup(history, rng, attempts_max, name, is_ordered).work()
 
 
 def employ(history: MadeHistory, rng: random.Random) -> None:
     """Write a legal group that is worked off into a history, and into nodes' disks."""
-    group = work(history, rng, rng.choice((None, 1, 2, 3)), "job")
+    attempts_max, is_ordered = rng.choice((None, 1, 2, 3)), rng.random() < 0.4
+    group = work(history, rng, attempts_max, "job", is_ordered)
     if rng.random() < 0.8:
         group.settled_to = 1
         group.drain()
@@ -421,6 +458,52 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     group.put()
     group.open, group.head = {}, group.stored
     group.make(group.workers[0])
+    return True
+
+
+def _two_of_a_key(history: MadeHistory, rng: random.Random) -> tuple[ModelGroup, int, int]:
+    """Return a group that is ordered by key, and two publications of one key, never given."""
+    group = work(history, rng, is_ordered=True)
+    ids = [group.fresh(), group.fresh()]
+    group.keys |= {id_ - group.scene.base: "e" * 16 for id_ in ids}
+    return group, ids[0], ids[1]
+
+
+@breaks("two-of-a-key-at-once", "key_order", "one of a key is given at a time", "together")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group, one, other = _two_of_a_key(history, rng)
+    group.took("v", [one, one, 1], [other, other, 1])
+    return True
+
+
+@breaks("given-behind-the-next-of-its-key", "key_order", "keys are given in order", "again")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group, one, other = _two_of_a_key(history, rng)
+    if rng.random() < 0.5:
+        group.took("v", [one, one, 1])
+        group.took("v", naks=[[group.token, one, one, 0]])
+        group.took("w", [other, other, 1])
+        group.took("v", [one, one, 2])
+    else:
+        group.took("w", [other, other, 1])
+        group.took("v", [one, one, 1])
+    return True
+
+
+@breaks("next-of-a-key-before-the-ack", "key_order", "a key waits for the ack", "held")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group, one, other = _two_of_a_key(history, rng)
+    group.took("v", [one, one, 1])
+    token = group.token
+    group.took("w", [other, other, 1])
+    group.took("v", acks=[[token, one, one]])
+    return True
+
+
+@hides("key-without-a-digest", "a TAKE says a digest of each key")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group, one, _ = _two_of_a_key(history, rng)
+    group.took("v", [one, one, 1])["keys"] = "e" * 15
     return True
 
 

@@ -292,3 +292,96 @@ def dead_letters_are_given_to_subscribers_and_to_groups(run: RunRecorder) -> Exp
     made(run)
     took(run, "a", 1, 1, [1, 3, 1])
     return {}
+
+
+# --- key_order ------------------------------------------------------------------------------------
+
+KEY, OTHER = "a" * 16, "b" * 16
+
+
+def keys(*of: str) -> dict[str, Any]:
+    """Return what an answer says of the keys of ids from 1 on."""
+    return {"keyed": [*range(1, len(of) + 1)], "keys": "".join(of)}
+
+
+def keyed(
+    run: RunRecorder, client: str, number: int, token: int, *leases: list[int], of: Any, **said: Any
+) -> tuple[str, int]:
+    """Record a TAKE whose answer says keys; return the operation."""
+    take = begin(run, client, number, **said)
+    end(run, take, token, list(leases), **of)
+    return client, take["op_id"]
+
+
+@case
+def the_next_one_of_a_key_is_given_when_the_one_before_is_acknowledged(
+    run: RunRecorder,
+) -> Expected:
+    """Other keys are given meanwhile, and what is given back is given again before the next one."""
+    made(run, ordered_by_key=True)
+    of = keys(KEY, OTHER, KEY)
+    keyed(run, "a", 1, 1, [1, 2, 1], of=of)
+    took(run, "a", 2, 0, naks=[[1, 1, 1, 0]])
+    keyed(run, "b", 1, 2, [1, 1, 2], of=of)
+    keyed(run, "b", 2, 3, [3, 3, 1], of=of, acks=[[2, 1, 1]])
+    took(run, "a", 3, 0, acks=[[1, 2, 2]])
+    return {}
+
+
+@case
+def two_of_a_key_in_one_take_break_its_order(run: RunRecorder) -> Expected:
+    made(run, ordered_by_key=True)
+    both = keyed(run, "a", 1, 1, [1, 2, 1], of=keys(KEY, KEY))
+    return {"key_order": [of_group(run, 2, "together", both, both)]}
+
+
+@case
+def what_is_given_again_behind_the_next_one_of_its_key_breaks_the_order(
+    run: RunRecorder,
+) -> Expected:
+    made(run, ordered_by_key=True)
+    of = keys(KEY, KEY)
+    keyed(run, "a", 1, 1, [1, 1, 1], of=of)
+    early = keyed(run, "b", 1, 2, [2, 2, 1], of=of)
+    took(run, "a", 2, 0, naks=[[1, 1, 1, 0]])
+    again = keyed(run, "a", 3, 3, [1, 1, 2], of=of)
+    return {"key_order": [of_group(run, 2, "again", early, again)]}
+
+
+@case
+def what_is_acknowledged_behind_the_next_one_of_its_key_breaks_the_order(
+    run: RunRecorder,
+) -> Expected:
+    made(run, ordered_by_key=True)
+    of = keys(KEY, KEY)
+    keyed(run, "a", 1, 1, [1, 1, 1], of=of)
+    early = keyed(run, "b", 1, 2, [2, 2, 1], of=of)
+    late = took(run, "a", 2, 0, acks=[[1, 1, 1]])
+    return {"key_order": [of_group(run, 2, "held", early, late)]}
+
+
+@case
+def an_ack_that_is_asked_for_again_counts_from_when_it_was_sent(run: RunRecorder) -> Expected:
+    made(run, ordered_by_key=True)
+    of = keys(KEY, KEY)
+    keyed(run, "a", 1, 1, [1, 1, 1], of=of)
+    begin(run, "a", 2, max_count=None, acks=[[1, 1, 1]])
+    keyed(run, "b", 1, 2, [2, 2, 1], of=of)
+    took(run, "a", 2, 0, max_count=None, acks=[[1, 1, 1]])
+    return {}
+
+
+@case
+def a_group_that_is_not_ordered_by_key_gives_as_it_likes(run: RunRecorder) -> Expected:
+    made(run, ordered_by_key=False)
+    keyed(run, "a", 1, 1, [1, 2, 1], of=keys(KEY, KEY))
+    return {}
+
+
+@case
+def an_order_that_was_refused_is_no_promise(run: RunRecorder) -> Expected:
+    made(run)
+    asked = run.invoke("b", "group", "t", group="g", epoch=1, ordered_by_key=True)
+    run.complete(asked, "fail", error="another_choice")
+    keyed(run, "a", 1, 1, [1, 2, 1], of=keys(KEY, KEY))
+    return {}

@@ -30,7 +30,8 @@ def properties_of(text: str) -> Properties:
     if len(fields) <= FIELDS_BEFORE_FILLER or not _MARKED.match(fields[-1]):
         return Properties()
     chance = crc32(text.encode())
-    key: str | bytes | None = (None, f"key-{chance % 5}", chance.to_bytes(4, "little"))[chance % 3]
+    some = None, "hot", f"key-{chance // 4 % 3}", chance.to_bytes(4, "little")
+    key: str | bytes | None = some[chance % 4]
     headers: dict[str, str | bytes] = {"of": fields[2]}
     if chance % 7 < 3:
         headers["größe"] = bytes(chance % 11)
