@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.bench import broker_loads, brokers, loads, wire
+from chaos.bench import broker_loads, brokers, loads, wire, work_loads
 from chaos.bench.figures import BenchError, Figure, SampleSpread, timed
 from chaos.bench.stage import BenchStage, cpu_s, resident_mib
 from flotilla_client import Client
@@ -27,6 +27,8 @@ ALL_RESTARTS: Final = 3
 PRODUCER: Final = "AsyncProducer"
 ONE_KILL_S_EXPECTED: Final = 2.5
 PEER_START_S_EXPECTED: Final = 3.0
+NATS: Final = "nats"
+FILLED_MAX: Final = 100_000  # publications that another broker is filled with: seconds
 PEERS: Final = "peers"  # the one measure that has to be asked for
 
 
@@ -180,6 +182,40 @@ def batches(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     ]
 
 
+def groups(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
+    """Measure workers that share a topic; beside NATS' pull consumer, if that is asked for."""
+    endpoints, topic = stage.endpoints(), "groups"
+    stage.cluster.upgrade()
+    stage.call(work_loads.make_group, endpoints, topic)
+    sent: loads.Stream = stage.call(loads.produce, endpoints, topic, plan.seconds / 4)
+    own = _worked(stage, work_loads.work, endpoints, topic, sent.count)
+    against: dict[str, float] = {}
+    if NATS in plan.peers:
+        with brokers.running(NATS, stage.directory / "peers" / "nats-groups") as theirs:
+            count = stage.call(work_loads.fill_nats, theirs, topic, min(sent.count, FILLED_MAX))
+            rate = _worked(stage, work_loads.work_nats, theirs, topic, count)
+        against[f"nats, pull consumer ({brokers.BROKERS[NATS].durability})"] = rate
+    title = f"a group of {work_loads.WORKERS} workers, acknowledged"
+    sent_per_s = {PRODUCER: sent.count / (sent.ended_s - sent.began_s)}
+    return [Figure("group_rate", title, own, "/s", against | sent_per_s)]
+
+
+def _worked(
+    stage: BenchStage, load: Callable[..., None], endpoints: list[str], topic: str, count: int
+) -> float:
+    """Have workers do all that waits; return how much a second, from the first to the last."""
+    workers = [stage.start(load, endpoints, topic) for _ in range(work_loads.WORKERS)]
+    for worker in workers:
+        worker.result(stage.shown)
+    came: list[loads.Stream] = [worker.result(stage.shown) for worker in workers]
+    for worker in workers:
+        stage.end(worker)
+    did = [each for each in came if each.count]
+    if sum(each.count for each in did) != count:
+        raise BenchError(f"{count} publications waited, {sum(one.count for one in did)} were done")
+    return count / (max(each.ended_s for each in did) - min(each.began_s for each in did))
+
+
 def delivery(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure how long a waiting subscriber waits."""
     found: loads.Deliveries = stage.call(
@@ -289,6 +325,10 @@ class Measure:
     run: Callable[[BenchStage, BenchPlan], list[Figure]]
 
 
+def _groups_s(plan: BenchPlan) -> float:
+    return plan.seconds / 2 + 2 * PEER_START_S_EXPECTED * (NATS in plan.peers)
+
+
 def _peers_s(plan: BenchPlan) -> float:
     return (plan.seconds + PEER_START_S_EXPECTED) * (1 + len(plan.peers))
 
@@ -302,6 +342,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "joined": Measure("many callers of one client", lambda plan: plan.seconds, joined),
     PEERS: Measure("others' brokers", _peers_s, peers),
     "batches": Measure("producer to subscriber", lambda plan: plan.seconds, batches),
+    "groups": Measure("workers of a group", _groups_s, groups),
     "memory": Measure("memory", lambda plan: 0.1, memory),
     "failover": Measure("killing leaders", lambda plan: plan.kills * ONE_KILL_S_EXPECTED, failover),
     "restart": Measure("restarts", lambda plan: 8.0, restart),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from flotilla_client import Admin, Client
 COUNT = 3_000
 WORKERS = 4
 PATIENCE_S = 90.0
+RUNS = {"KILLED_RUNS": "200", "KILLED_FROM": "1000"}  # of the deep test
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,18 @@ def test_whoever_is_killed_nothing_is_lost_and_nothing_acknowledged_twice(
     cluster: LocalCluster, tmp_path: Path, seed: int
 ) -> None:
     check_run(cluster, tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(14_400)
+def test_two_hundred_times_whoever_is_killed_nothing_is_lost_or_acknowledged_twice(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """`KILLED_RUNS` in the environment: another number; `KILLED_FROM`: another first seed."""
+    runs, first = (int(os.environ.get(name, many)) for name, many in RUNS.items())
+    for seed in range(first, first + runs):
+        check_run(cluster, tmp_path, seed)
+        print(f"seed {seed}: nothing lost, nothing acknowledged twice", flush=True)
 
 
 def check_run(cluster: LocalCluster, directory: Path, seed: int) -> None:

@@ -130,6 +130,18 @@ def test_nats_is_measured_beside_ours_and_ended(tmp_path: Path) -> None:
     assert list(parent.iterdir()) == []
 
 
+@pytest.mark.needs("nats-server")
+def test_a_group_is_measured_beside_their_pull_consumer(tmp_path: Path) -> None:
+    report, parent = tmp_path / "figures.json", tmp_path / "runs"
+    result = run("--only=groups", "--peers=nats", "--seconds=1", f"--json={report}",
+                 f"--dir={parent}")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    [figure] = orjson.loads(report.read_bytes())["figures"]
+    assert figure["value"] > 0
+    assert any(title.startswith("nats, pull consumer") for title in figure["against"])
+    assert list(parent.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_a_short_run_measures_a_real_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
     report, parent = tmp_path / "figures.json", tmp_path / "runs"
