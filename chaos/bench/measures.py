@@ -203,7 +203,7 @@ def groups(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
 def _worked(
     stage: BenchStage, load: Callable[..., None], endpoints: list[str], topic: str, count: int
 ) -> float:
-    """Have workers do all that waits; return how much a second, from the first to the last."""
+    """Have workers do all that waits; return how much a second, from the first ask to the last."""
     workers = [stage.start(load, endpoints, topic) for _ in range(work_loads.WORKERS)]
     for worker in workers:
         worker.result(stage.shown)

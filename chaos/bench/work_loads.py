@@ -33,14 +33,14 @@ def make_group(report: Report, endpoints: Sequence[str], topic: str) -> None:
 
 def work(report: Report, endpoints: Sequence[str], topic: str) -> None:
     """Report None once connected; then acknowledge until nothing comes; report what came."""
-    count, began_s, ended_s = 0, 0.0, 0.0
+    count = 0
     with Client(endpoints) as client:
         client.topics(everything=True)
         report(None)
+        began_s = ended_s = time.monotonic()
         with client.work(topic, GROUP, prefetch=TAKEN_AT_ONCE, idle=IDLE_S) as items:
             for _ in items:
-                ended_s = time.monotonic()
-                count, began_s = count + 1, began_s or ended_s
+                count, ended_s = count + 1, time.monotonic()
     report(Stream(count, began_s, ended_s))
 
 
@@ -85,7 +85,8 @@ async def _work_nats(report: Report, endpoints: Sequence[str], topic: str) -> No
     connection, stream = await _connected(endpoints)
     consumer = await stream.pull_subscribe(topic, durable=GROUP, stream=topic)
     report(None)
-    count, began_s, ended_s = 0, 0.0, 0.0
+    count, began_s = 0, time.monotonic()
+    ended_s = began_s
     while True:
         try:
             fetched = await consumer.fetch(TAKEN_AT_ONCE, timeout=IDLE_S)
@@ -93,9 +94,7 @@ async def _work_nats(report: Report, endpoints: Sequence[str], topic: str) -> No
             break
         for message in fetched:
             await message.ack()
-        count += len(fetched)
-        ended_s = time.monotonic()
-        began_s = began_s or ended_s
+        count, ended_s = count + len(fetched), time.monotonic()
     await connection.flush()
     await connection.close()
     report(Stream(count, began_s, ended_s))
