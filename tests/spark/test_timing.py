@@ -5,6 +5,8 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
+from analytics.common import session
+from analytics.common.table_store import InDriver
 from analytics.intake import truth
 from analytics.judge import timing
 from analytics.judge.load import parse
@@ -20,7 +22,7 @@ ACKS = "run_id STRING, end_ns BIGINT"
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession) -> Tables:
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
     """PUTs of 1 ms and one of 53; the latter's batch came to `s` late, and again, to `r` early."""
     run = RunRecorder()
     run.sub("s", "t")
@@ -35,8 +37,11 @@ def tables(spark: SparkSession) -> Tables:
     run.get("s", "t", 9, [[10, "p", 10, 2]], session=1)
     run.put("p", "t", 12, "info", error="timeout")
     rows = spark.createDataFrame([(json.dumps(row),) for row in run.rows], "value STRING")
-    events = parse(rows)
-    return build(events, tallies_of(events), truth.none(spark), lambda _name, table: table.cache())
+    session.fit(spark, len(run.rows), size_bytes=0)
+    keeper = InDriver(spark, tmp_path_factory.mktemp("kept"))
+    events = keeper.table("events", parse(rows))
+    tallies = keeper.table("tallies", tallies_of(events))
+    return build(events, tallies, truth.none(spark), keeper.table)
 
 
 def test_latencies_are_of_what_was_answered(tables: Tables) -> None:
