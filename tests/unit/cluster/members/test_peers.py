@@ -118,7 +118,8 @@ def test_peer_that_turns_into_another_incarnation_is_disconnected(world: PeerWor
 
 # --- extensions of a Hello ------------------------------------------------------------------------
 
-NEXT = Build("9.0", 1, 5)
+NEXT_LEVEL = BUILD.level_max + 1
+NEXT = Build("9.0", 1, NEXT_LEVEL)
 NEWER = messages.Extension(Build("0.2.0", 1, 3))
 
 
@@ -259,11 +260,11 @@ def test_unfit_peer_that_hangs_up_first_is_let_go(world: PeerWorld) -> None:
 
 
 def test_both_sides_of_builds_that_do_not_fit_know_why(world: PeerWorld) -> None:
-    b = world.node("b", {"a": NOWHERE}, extension=messages.Extension(NEXT, 5))
+    b = world.node("b", {"a": NOWHERE}, extension=messages.Extension(NEXT, NEXT_LEVEL))
     a = world.node("a", {"b": b.port.address}, extension=RAISED)
-    reason = f"a runs {BUILD}; the cluster's level is 5: install a newer one"
+    reason = f"a runs {BUILD}; the cluster's level is {NEXT_LEVEL}: install a newer one"
     world.until(lambda: a.events and b.events)
-    assert a.events == [Unfit("b", "inc-b", 5, NEXT, reason)]
+    assert a.events == [Unfit("b", "inc-b", NEXT_LEVEL, NEXT, reason)]
     assert b.events == [Unfit("a", "inc-a", 2, BUILD, reason)]
     assert not a.port.hello_of("b")
     assert not b.port.hello_of("a")
@@ -279,11 +280,11 @@ def test_connection_ends_when_the_level_leaves_one_side_behind(
     behind.port._hello = replace(behind.port._hello, extension=RAISED)
     world.until(lambda: a.port.hello_of("b") and b.port.hello_of("a"))
     node = a if raises == "a" else b
-    news = replace(node.port._hello, extension=messages.Extension(NEXT, 5))
+    news = replace(node.port._hello, extension=messages.Extension(NEXT, NEXT_LEVEL))
     node.port.update_hello(news)
     world.until(lambda: len(a.events) > 1 and len(b.events) > 1)
     name = behind.port._name
-    reason = f"{name} runs {BUILD}; the cluster's level is 5: install a newer one"
+    reason = f"{name} runs {BUILD}; the cluster's level is {NEXT_LEVEL}: install a newer one"
     assert node.events[1] == Disconnected(name, Reason.UNFIT, reason)
     world.until(lambda: any(isinstance(event, Unfit) for event in behind.events))
 

@@ -156,7 +156,7 @@ def test_what_is_set_for_raft_reaches_the_replica_and_its_connections(
     stub = SimpleNamespace(_settings=settings, _watch=None, _rng=None, _keys=None)
 
     Node._open_peers(stub, Identity.create("c", "n1"))  # type: ignore[arg-type]
-    replica = node._replica_settings(settings, {}, DISK)
+    replica = node._replica_settings(settings, {}, DISK, None)
 
     assert made[0]["takeover_ms"] == 4505
     assert replica.takeover_s == 4.505
