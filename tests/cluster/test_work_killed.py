@@ -19,7 +19,7 @@ from flotilla_client import Admin, Client
 COUNT = 3_000
 WORKERS = 4
 PATIENCE_S = 90.0
-RUNS = {"KILLED_RUNS": "200", "KILLED_FROM": "1000"}  # of the deep test
+RUNS = {"FLOTILLA_TEST_KILLED_RUNS": "200", "FLOTILLA_TEST_KILLED_FROM": "1000"}  # of the deep test
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_whoever_is_killed_nothing_is_lost_and_nothing_acknowledged_twice(
 def test_two_hundred_times_whoever_is_killed_nothing_is_lost_or_acknowledged_twice(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """`KILLED_RUNS` in the environment: another number; `KILLED_FROM`: another first seed."""
+    """`FLOTILLA_TEST_KILLED_RUNS` in the environment: so many; `…_FROM`: from that seed on."""
     runs, first = (int(os.environ.get(name, many)) for name, many in RUNS.items())
     for seed in range(first, first + runs):
         check_run(cluster, tmp_path, seed)
