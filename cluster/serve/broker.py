@@ -636,6 +636,9 @@ class Broker:
             self._conclude(waiting, outcome)
             if _changed_its_topic(waiting, outcome):
                 news.add(waiting.request.topic)
+            elif waiting.request.type == SUB and isinstance(outcome, Done):
+                # He may have begun below a topic's end, and wait for any.
+                self._awaken([self._parked_any.pop(waiting.request.client_id, {})])
             elif waiting.request.type == TAKE and isinstance(outcome, Done):
                 news |= self._taken(waiting.request, outcome.body)
         for topic in sorted(news):  # a set's order is another one in every process

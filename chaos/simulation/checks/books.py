@@ -25,7 +25,7 @@ from cluster.serve import broker, intake, relays
 from cluster.serve.client_port import ClientPort, PortState
 from cluster.store import publications
 from cluster.store.users import Users
-from flotilla_client.protocol import MESSAGE_BYTES_MAX
+from flotilla_client.protocol import MESSAGE_BYTES_MAX, TAKE
 
 TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
 TOLD_MAX: Final = 2  # times that a node says how its disk is, until it heeds what others say
@@ -165,10 +165,15 @@ class Books:
         """Yield what is over its limit."""
         led, rows, knob = member.broker, member.store._publications, self._world.knob
         under_way = led._entries_waiting + len(led._operations) + len(led._reads) + len(led._due)
+        entered = [*led._authors, *(each for _, some in led._entries.values() for each in some)]
+        woken_takes = sum(
+            each.request.type == TAKE and each.deadline_ms > each.taken_ms for each in entered
+        )
         most = {
             "bytes of PUTs": (led._put_bytes, broker.PUT_BYTES_MAX),
-            # A read that was admitted may come back to be answered in steps.
-            "requests under way": (under_way, knob("in_flight_max")),
+            # A read that was admitted may come back to be answered in steps; and a TAKE that was
+            # parked, and counted there, makes an entry when there is something for it.
+            "requests under way": (under_way - woken_takes, knob("in_flight_max")),
             "parked GETs": (led._parked_count + len(led._woken), knob("parked_gets_max")),
             "relays": (len(replica.frontend._relays), knob("relays_max")),
             "parked GETs of a principal": (

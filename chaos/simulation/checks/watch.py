@@ -494,12 +494,13 @@ class Attached:
 
 
 def _is_at_work(node: SimNode) -> bool:
-    """Return whether a node has garbage, or leads and has entries that are not committed."""
+    """Return whether a node has garbage, or leads and has entries that not all others have."""
     member = node.as_member
     if member is None:
         return False
-    is_committing = member.raft.is_leader and member.raft.uncommitted_entries > 0
-    return is_committing or bool(member.store._publications.garbage)
+    raft = member.raft
+    is_sending = raft.is_leader and (raft.uncommitted_entries > 0 or any(raft.in_flight().values()))
+    return is_sending or bool(member.store._publications.garbage)
 
 
 _TOLD: Final = ("attempts", "leader", "term", "error", "first_id", "count", "duplicate", "last_id")

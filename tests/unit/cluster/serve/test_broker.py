@@ -11,8 +11,11 @@ import pytest
 from cluster.serve import broker as broker_module
 from cluster.serve.broker import Answer, Broker, BrokerLimits
 from cluster.store import commands
+from cluster.store.commands import Put, Raise, SetTopic
+from cluster.store.outcomes import Done
 from cluster.store.store import Store
 from cluster.wire.levels import LEVEL_OF_IDLE
+from flotilla_client.policies import parse_keep
 from flotilla_client.protocol import (
     GET,
     INSPECT,
@@ -210,6 +213,21 @@ def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path
     bench.put(1, b"x" * 1000)
     [(_, payload)] = bench.submit()
     assert len(payload) < 200, "a duplicate's bytes would fill the log of a full disk"
+
+
+@pytest.mark.parametrize("name", ["kept", "*"])
+def test_who_waits_for_any_topic_is_given_what_a_new_subscription_brings(
+    bench: BrokerBench, name: str
+) -> None:
+    kept = SetTopic("kept", parse_keep("forever"), is_new=True, is_root=False)
+    for operation in (Raise(4), kept, Put(ME, None, "kept", 1, *pack([b"x"]))):
+        index = bench.store.applied_index + 1
+        [outcome] = bench.store.apply(index, 1, commands.encode(0, [operation]))
+        assert isinstance(outcome, Done), outcome
+    bench.ask(GET, wait_ms=1000, last_ids={})
+    assert bench.turn() == []
+    bench.ask(SUB, name, start="earliest", sequence=1)
+    assert [(answer.type, answer.data) for answer in bench.turn()] == [("ACK", b""), ("ACK", b"x")]
 
 
 def test_a_duplicate_put_wakes_nobody(bench: BrokerBench, monkeypatch: pytest.MonkeyPatch) -> None:
