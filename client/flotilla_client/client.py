@@ -611,10 +611,10 @@ class Client:
     operation. `record`: instead, a directory in which `flotilla-check` finds them all
     (docs/recording.md). `rng`: for jitter. `key`: the file of this client's key, for a cluster that
     asks for one (docs/security.md); None: the file that FLOTILLA_KEY names, if it is set.
-    `tracer`: OpenTelemetry's, for spans of what is published (docs/tracing.md). Safe to
-    use from several threads: what they publish is joined, all else runs one at a time (Busy). A
-    child process needs a client of its own (Forked), or has one: without `state_dir` this becomes a
-    new one there.
+    `tracer`: OpenTelemetry's, for spans of what is published (docs/tracing.md). Safe to use from
+    several threads: what they publish is joined, all else runs one at a time (Busy). A child
+    process needs a client of its own (Forked), or has one: without `state_dir` this becomes a new
+    one there.
 
     Every method may raise FlotillaError: `definite` says whether the operation may have happened.
     Opening is lazy: the constructor touches these files only (StateError, RecordError,

@@ -205,8 +205,7 @@ class Broker:
     that the cluster may be raised to, `successor(asked)`: the node that may lead next; both raise
     ProtocolError. `wall_ms()`: the time of day, for people. `term()`: Raft's. `disk_low`: PUT is
     refused, as this node or a majority is short of space. `traced`: is asked of each PUT with
-    properties, if spans are made of them. Answers collect until
-    `take_answers`.
+    properties, if spans are made of them. Answers collect until `take_answers`.
     """
 
     store: Store
@@ -637,7 +636,7 @@ class Broker:
             if _changed_its_topic(waiting, outcome):
                 news.add(waiting.request.topic)
             elif waiting.request.type == SUB and isinstance(outcome, Done):
-                # He may have begun below a topic's end, and wait for any.
+                # A subscription may begin below a topic's end, and its client wait for any topic.
                 self._awaken([self._parked_any.pop(waiting.request.client_id, {})])
             elif waiting.request.type == TAKE and isinstance(outcome, Done):
                 news |= self._taken(waiting.request, outcome.body)
