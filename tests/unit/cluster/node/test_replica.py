@@ -12,6 +12,7 @@ import pytest
 from cluster.log.entries import REGULAR
 from cluster.node import member as member_module
 from cluster.node import replica as replica_module
+from cluster.node.context import DiskRoom
 from cluster.node.member import HOLDER_SILENCE_S, Member
 from cluster.serve import frontend, intake
 from cluster.store import commands, store
@@ -396,9 +397,21 @@ def test_a_node_tells_at_once_that_its_disk_has_run_short(
     stage.world.disk_low("b")
     stage.until(lambda: health["b"].disk_low)
     stage.world.disk_low("c")
-    stage.until(lambda: broker.disk_low)
+    stage.until(lambda: health["c"].disk_low)
+    stage.run(STEP_S)
+    assert broker.disk_low, "what a peer says is heeded in the turn that hears it"
     stage.world.disk_free("b")
-    stage.until(lambda: not broker.disk_low)
+    stage.until(lambda: not health["b"].disk_low)
+    stage.run(STEP_S)
+    assert not broker.disk_low
+
+
+def test_what_waits_for_a_majority_has_room_for_all_the_times_that_it_is_written(
+    make_stage: MakeStage,
+) -> None:
+    member = make_stage().member("a")
+    member.note_room(DiskRoom(is_low=False, spare_bytes=3_000))
+    assert (member.broker.disk_low, member.broker._spare_bytes) == (False, 1_000)
 
 
 def test_a_copy_is_not_installed_while_a_job_may_have_the_old_database_open(

@@ -229,6 +229,7 @@ def test_what_the_next_checkpoint_needs_counts_against_the_room(tmp_path: Path) 
         bench.store.put(counter, bytes(100_000))
     bench.upkeep.tick(0.0)
     assert bench.upkeep.room.is_low, "the 5 MB in the WAL have no place in the file yet"
+    assert 0 < bench.upkeep.room.spare_bytes < 2_000_000, "nor has the reserve's half, of 12 MB"
     tables.checkpoint(bench.replica.settings.database)
     bench.upkeep.tick(upkeep.DISK_PERIOD_S)
     assert not bench.upkeep.room.is_low
