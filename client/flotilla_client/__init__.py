@@ -57,13 +57,32 @@ from flotilla_client.errors import (
 from flotilla_client.losses import Losses
 from flotilla_client.observer import Handling, HandlingObserver, Observer, Operation, Outcome
 from flotilla_client.operations import PutResult, SubscribeResult
+from flotilla_client.policies import Policy
 from flotilla_client.producer import Producer
 from flotilla_client.properties import Publication
 from flotilla_client.reading import Delivery, Message
-from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicInfo
+from flotilla_client.rows import (
+    ActDone,
+    Checkpointed,
+    ClientInfo,
+    GroupInfo,
+    LevelRaised,
+    NodeStatus,
+    PatternInfo,
+    SettingInfo,
+    SubscriberInfo,
+    SubscriptionInfo,
+    TopicDeleted,
+    TopicDetails,
+    TopicInfo,
+    TopicPolicySet,
+    TopicPurged,
+    UserInfo,
+)
 from flotilla_client.work import WorkItem
 
 __all__ = [
+    "ActDone",
     "Admin",
     "AlreadyAcknowledged",
     "AlreadyReading",
@@ -73,7 +92,9 @@ __all__ = [
     "BacklogFull",
     "BadRequest",
     "Busy",
+    "Checkpointed",
     "Client",
+    "ClientInfo",
     "Closed",
     "ClusterRecovered",
     "CounterGap",
@@ -84,6 +105,7 @@ __all__ = [
     "Forgotten",
     "Forked",
     "Gap",
+    "GroupInfo",
     "Handling",
     "HandlingObserver",
     "InternalError",
@@ -104,6 +126,8 @@ __all__ = [
     "OutboxFull",
     "Outcome",
     "Overloaded",
+    "PatternInfo",
+    "Policy",
     "Producer",
     "Publication",
     "Purged",
@@ -112,6 +136,7 @@ __all__ = [
     "RecordError",
     "Recovered",
     "Refused",
+    "SettingInfo",
     "StaleRequest",
     "StateDamaged",
     "StateError",
@@ -120,15 +145,21 @@ __all__ = [
     "StateUnusable",
     "SubscribeResult",
     "SubscriberInfo",
+    "SubscriptionInfo",
     "TooLarge",
     "TooMany",
+    "TopicDeleted",
+    "TopicDetails",
     "TopicInUse",
     "TopicInfo",
+    "TopicPolicySet",
+    "TopicPurged",
     "Unauthorized",
     "Unavailable",
     "UnheardWarning",
     "UnknownClient",
     "UnknownTopic",
     "Unsupported",
+    "UserInfo",
     "WorkItem",
 ]

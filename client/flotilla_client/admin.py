@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from flotilla_client import checks, protocol
 from flotilla_client.client import Client
@@ -25,8 +25,27 @@ from flotilla_client.operations import Ask, Steps, check_client_id, check_topic
 from flotilla_client.policies import parse_keep
 from flotilla_client.protocol import ProtocolError, Request
 from flotilla_client.retry import DEADLINE_MS, Done
+from flotilla_client.rows import (
+    ActDone,
+    Checkpointed,
+    ClientInfo,
+    GroupInfo,
+    Info,
+    PatternInfo,
+    SettingInfo,
+    SubscriberInfo,
+    SubscriptionInfo,
+    TopicDeleted,
+    TopicDetails,
+    TopicInfo,
+    TopicPolicySet,
+    TopicPurged,
+    UserInfo,
+)
 
-Row = dict[str, Any]
+Body = dict[str, Any]  # of a request or a reply, as docs/protocol.md has it
+_Place = tuple[str, str]
+_Row = TypeVar("_Row", bound=Info)
 ROWS_MAX: Final = 1_000_000  # of one list: as many clients as there may be
 LOOK_S: Final = 0.1  # between two looks whether the nodes have done what an act asks of them
 
@@ -71,91 +90,48 @@ class Admin:
         """Close the connections."""
         self._client.close()
 
-    def topics(self) -> list[Row]:
-        """Return every topic: `topic`, `last_id`, `subscribers`, `backlog_bytes`."""
-        return [dict(row) for row in self._client.topics(everything=True)]
+    def topics(self) -> list[TopicInfo]:
+        """Return every topic, with `subscribers` and `backlog_bytes`."""
+        return self._client.topics(everything=True)
 
-    def topic(self, name: str) -> list[Row]:
-        """Return a topic's subscribers: `client_id`, `cursor`, `backlog`."""
-        return [dict(row) for row in self._client.subscribers(name)]
+    def topic(self, name: str) -> list[SubscriberInfo]:
+        """Return a topic's subscribers."""
+        return self._client.subscribers(name)
 
-    def clients(self) -> list[Row]:
-        """Return every client: `client_id`, `epoch`, `subscriptions`, `producers`."""
+    def clients(self) -> list[ClientInfo]:
+        """Return every client."""
+        return self._all(protocol.CLIENTS, ClientInfo, lambda row: (row.client_id, ""))
 
-        def behind(row: Row | None) -> Request:
-            after = "" if row is None else row["client_id"]
-            return _request(protocol.CLIENTS, after)
-
-        return self._client._run(_pages(behind))[0]
-
-    def client(self, client_id: str) -> Row:
-        """Return a client, with its `topics`: `topic`, `last_id`, `cursor`, `backlog` of each.
-
-        Raises UnknownClient.
-        """
+    def client(self, client_id: str) -> ClientInfo:
+        """Return a client, with its `topics`. Raises UnknownClient."""
         check_client_id(client_id)
+        pages = _pages(protocol.CLIENT, lambda row: (row["topic"], ""), client_id)
+        rows, body = self._client._run(pages)
+        return ClientInfo.of(body["client"] | {"topics": rows})
 
-        def behind(row: Row | None) -> Request:
-            after = "" if row is None else row["topic"]
-            return _request(protocol.CLIENT, after, client_id=client_id)
+    def subscriptions(self) -> list[SubscriptionInfo]:
+        """Return every client's own subscriptions."""
+        return self._all(
+            protocol.SUBSCRIPTIONS, SubscriptionInfo, lambda row: (row.client_id, row.topic)
+        )
 
-        rows, body = self._client._run(_pages(behind))
-        client: Row = body["client"]
-        return client | {"topics": rows}
+    def groups(self) -> list[GroupInfo]:
+        """Return every group. Raises Unsupported below feature level 4."""
+        return self._all(protocol.GROUPS, GroupInfo, lambda row: (row.group, row.topic))
 
-    def subscriptions(self) -> list[Row]:
-        """Return every subscription: `topic`, `client_id`, `cursor`, `backlog`."""
+    def patterns(self) -> list[PatternInfo]:
+        """Return every subscription to a pattern. Raises Unsupported below feature level 4."""
+        return self._all(protocol.PATTERNS, PatternInfo, lambda row: (row.client_id, row.pattern))
 
-        def behind(row: Row | None) -> Request:
-            place = ("", "") if row is None else (row["topic"], row["client_id"])
-            return _request(protocol.SUBSCRIPTIONS, place[1], topic=place[0])
-
-        return self._client._run(_pages(behind))[0]
-
-    def groups(self) -> list[Row]:
-        """Return every group: `topic`, `group`, `cursor` (up to it everything is settled),
-        `backlog`, `leased` (in a client's hands), `waiting` (given back, or passed over),
-        `attempts` (how often the publication behind the cursor was given), `lease_ms`,
-        `max_attempts`, `dead_letter`, `ordered_by_key`, `behind` (of `waiting`: for another one of
-        the same key).
-
-        Raises Unsupported below feature level 4.
-        """
-
-        def behind(row: Row | None) -> Request:
-            place = ("", "") if row is None else (row["topic"], row["group"])
-            return _request(protocol.GROUPS, place[1], topic=place[0])
-
-        return self._client._run(_pages(behind))[0]
-
-    def patterns(self) -> list[Row]:
-        """Return every subscription to a pattern: `pattern`, `client_id`, `topics_max` (so many
-        topics may it bring its principal to; 0: any number), `missed` (a topic for which there was
-        no room; "": none).
-
-        Raises Unsupported below feature level 4.
-        """
-
-        def behind(row: Row | None) -> Request:
-            place = ("", "") if row is None else (row["client_id"], row["pattern"])
-            return _request(protocol.PATTERNS, place[0], topic=place[1])
-
-        return self._client._run(_pages(behind))[0]
+    def _all(self, what: str, kind: type[_Row], place: Callable[[_Row], _Place]) -> list[_Row]:
+        pages = _pages(what, lambda row: place(kind.of(row)))
+        return [kind.of(row) for row in self._client._run(pages)[0]]
 
     # --- who may what ---
 
-    def users(self) -> list[Row]:
-        """Return every user: `user`, `publish`, `subscribe`, `deny_publish`, `deny_subscribe`
-        (patterns of topics), `observe`, `admin`.
-
-        The user `*` is every principal that has no row of its own. Raises Unsupported below feature
-        level 3, as all that follows.
-        """
-
-        def behind(row: Row | None) -> Request:
-            return _request(protocol.USERS, "" if row is None else row["user"])
-
-        return self._client._run(_pages(behind))[0]
+    def users(self) -> list[UserInfo]:
+        """Return every user. Raises Unsupported below feature level 3, as all that follows."""
+        return self._all(protocol.USERS, UserInfo, lambda row: (row.user, ""))
 
     def add_user(
         self,
@@ -165,7 +141,7 @@ class Admin:
         subscribe: Sequence[str] = (),
         observe: bool = False,
         admin: bool = False,
-    ) -> Row:
+    ) -> UserInfo:
         """Let a principal, named as its key, do this and nothing else; return its row.
 
         Raises BadRequest if there is a user of that name who may something else.
@@ -181,7 +157,7 @@ class Admin:
         subscribe: Sequence[str] = (),
         observe: bool = False,
         admin: bool = False,
-    ) -> Row:
+    ) -> UserInfo:
         """Let a user do this besides, also where the same was denied; return its row."""
         rights = _rights(publish, subscribe, observe, admin)
         return self._change(protocol.ALLOW_USER, name, rights)
@@ -194,24 +170,19 @@ class Admin:
         subscribe: Sequence[str] = (),
         observe: bool = False,
         admin: bool = False,
-    ) -> Row:
+    ) -> UserInfo:
         """Let a user not do this, whatever else it is allowed; return its row."""
         rights = _rights(publish, subscribe, observe, admin)
         return self._change(protocol.DENY_USER, name, rights)
 
     def remove_user(self, name: str) -> bool:
         """Forget a user; its principal may what `*` may. Returns whether there was one."""
-        answer = self._ask_change(protocol.REMOVE_USER, name, {})
-        return bool(answer["removed"])
+        return bool(self._act(protocol.REMOVE_USER, user=name)["removed"])
 
-    def _change(self, act: str, name: str, rights: Row) -> Row:
-        row: Row = self._ask_change(act, name, rights)["user"]
-        return row
+    def _change(self, act: str, name: str, rights: Body) -> UserInfo:
+        return UserInfo.of(self._act(act, user=name, **rights)["user"])
 
-    def _ask_change(self, act: str, name: str, rights: Row) -> Row:
-        return self._act(act, user=name, **rights)
-
-    def _act(self, act: str, topic: str = "", client_id: str = "", **about: Any) -> Row:
+    def _act(self, act: str, topic: str = "", client_id: str = "", **about: Any) -> Body:
         """Have an act carried out once; return what it came to."""
         body = {"act": act, "act_id": uuid.uuid4().hex, **about}
         request = Request(protocol.ADMIN, "", topic, client_id, body=body)
@@ -221,8 +192,8 @@ class Admin:
             raise BY_CODE[error.code](error.message, details=error.details) from error
         return self._ask(request)
 
-    def _ask(self, request: Request) -> Row:
-        def asking() -> Steps[Row]:
+    def _ask(self, request: Request) -> Body:
+        def asking() -> Steps[Body]:
             done: Done = yield Ask(request)
             return done.reply.body
 
@@ -266,17 +237,16 @@ class Admin:
         left: list[str] = self._act(protocol.DROP_CLIENT, client_id=client_id)["left"]
         return left
 
-    def purge(self, topic: str, last_id: int | None = None) -> Row:
+    def purge(self, topic: str, last_id: int | None = None) -> TopicPurged:
         """Remove what a topic holds up to `last_id` (None: up to its end as it is now).
 
         What is published meanwhile stays, and ids go on. Whoever has not read what is removed gets
-        `Purged`. Returns `purged`, how many publications somebody had not read, and `last_id`.
-        Raises UnknownTopic, BadRequest beyond the topic's end.
+        `Purged`. Raises UnknownTopic, BadRequest beyond the topic's end.
         """
         check_topic(topic)
         if last_id is None:
             last_id = self.end_of(topic)
-        return self._act(protocol.PURGE, topic, last_id=last_id)
+        return TopicPurged.of(self._act(protocol.PURGE, topic, last_id=last_id))
 
     def end_of(self, topic: str) -> int:
         """Return the id of a topic's last publication. Raises UnknownTopic."""
@@ -301,14 +271,14 @@ class Admin:
         keep: str | None = None,
         max_bytes: int | None = None,
         when_full: str | None = None,
-    ) -> Row:
+    ) -> TopicPolicySet:
         """Give a topic a policy, and make it if there is none; return what it has now.
 
         `keep`: what stays although everybody has read it: "unread" (nothing, by default),
         "forever", a size ("10GB"), an age ("7d") or a count ("1000"). `max_bytes`: how much the
-        topic may hold, read or not; `when_full`: "refuse" (by default) or "drop-oldest". Returns
-        `policy`, `created`, `last_id`. The same again changes nothing. Raises BadRequest where it
-        has another policy, and Unsupported below feature level 4, as all that follows.
+        topic may hold, read or not; `when_full`: "refuse" (by default) or "drop-oldest". The same
+        again changes nothing. Raises BadRequest where it has another policy, and Unsupported below
+        feature level 4, as all that follows.
         """
         return self._set_topic(protocol.CREATE_TOPIC, name, keep, max_bytes, when_full)
 
@@ -319,7 +289,7 @@ class Admin:
         keep: str | None = None,
         max_bytes: int | None = None,
         when_full: str | None = None,
-    ) -> Row:
+    ) -> TopicPolicySet:
         """Change what is said of a topic's policy (`max_bytes` 0: no bound); see `create_topic`.
 
         What is over the new policy is gone at once. Raises UnknownTopic where it has none.
@@ -328,48 +298,34 @@ class Admin:
 
     def _set_topic(
         self, act: str, name: str, keep: str | None, max_bytes: int | None, when_full: str | None
-    ) -> Row:
+    ) -> TopicPolicySet:
         check_topic(name)
-        parts: Row = {} if keep is None else parse_keep(keep)
+        parts: Body = {} if keep is None else parse_keep(keep)
         if max_bytes is not None:
             parts["max_bytes"] = max_bytes
         if when_full is not None:
             parts["when_full"] = when_full
-        return self._act(act, name, policy=parts)
+        return TopicPolicySet.of(self._act(act, name, policy=parts))
 
-    def show_topic(self, name: str) -> Row:
-        """Return a topic: `topic`, `first_id` (the first that is kept), `last_id`, `subscribers`,
-        `policy` (None: it has none), `held_bytes`, `purged_id`, `dropped_id` (up to where
-        publications were purged, or dropped as it was full). Raises UnknownTopic.
-        """
+    def show_topic(self, name: str) -> TopicDetails:
+        """Return a topic: its policy, and what it holds. Raises UnknownTopic."""
         check_topic(name)
-        row: Row = self._ask(_request(protocol.TOPIC, "", topic=name))["rows"][0]
-        return row
+        return TopicDetails.of(self._ask(_request(protocol.TOPIC, topic=name))["rows"][0])
 
-    def delete_topic(self, name: str, *, ends_subscriptions: bool = False) -> Row:
+    def delete_topic(self, name: str, *, ends_subscriptions: bool = False) -> TopicDeleted:
         """Let a topic be gone, with its policy and all that it holds. Its ids never restart.
 
-        `ends_subscriptions`: though somebody subscribes to it; else that is a BadRequest. Returns
-        `last_id`, `deleted` (how many publications it held), `ended` (subscriptions). Raises
+        `ends_subscriptions`: though somebody subscribes to it; else that is a BadRequest. Raises
         UnknownTopic.
         """
         check_topic(name)
-        return self._act(protocol.DELETE_TOPIC, name, ends=ends_subscriptions)
+        return TopicDeleted.of(self._act(protocol.DELETE_TOPIC, name, ends=ends_subscriptions))
 
     # --- what was done ---
 
-    def audit(self) -> list[Row]:
-        """Return the acts that the cluster remembers, the oldest first.
-
-        Of each: `number`, `index` of its entry, `principal` (None: of a cluster without keys, or
-        the cluster's own), `act`, `about`, `result`, `at_ms`: the leader's time of day in ms since
-        1970, and `log_ms`: the log's own time, which counts while a leader takes entries.
-        """
-
-        def behind(row: Row | None) -> Request:
-            return _request(protocol.AUDIT, "" if row is None else str(row["number"]))
-
-        return self._client._run(_pages(behind))[0]
+    def audit(self) -> list[ActDone]:
+        """Return the acts that the cluster remembers, the oldest first."""
+        return self._all(protocol.AUDIT, ActDone, lambda row: (str(row.number), ""))
 
     # --- nodes ---
 
@@ -383,7 +339,7 @@ class Admin:
 
         def leads() -> bool:
             try:
-                return bool(self._client.status()["leader"] == chosen)
+                return bool(self._client.status().leader == chosen)
             except Unavailable:  # an election is under way
                 return False
 
@@ -391,35 +347,32 @@ class Admin:
             raise Unavailable(f"{chosen} does not lead yet: see `flotilla status`", definite=False)
         return str(chosen)
 
-    def checkpoint(self) -> list[Row]:
+    def checkpoint(self) -> list[Checkpointed]:
         """Have every node make a checkpoint of its store, and cut its log where it may.
 
-        Returns of each node `node`, `checkpointed_index` and `is_done`, once all have done it, or
-        at the deadline; of one that does not answer, its endpoint and the error's code.
+        Returns a row of each node, once all have done it, or at the deadline.
         """
         index = self._act(protocol.CHECKPOINT)["index"]
-        rows: list[Row] = []
+        rows: list[Checkpointed] = []
 
         def is_done() -> bool:
             rows[:] = [self._checkpointed(number, index) for number in range(len(endpoints))]
-            return all(row["is_done"] for row in rows)
+            return all(row.is_done for row in rows)
 
         endpoints = self._client.endpoints
         self._waited(is_done)
         return rows
 
-    def _checkpointed(self, endpoint: int, index: int) -> Row:
+    def _checkpointed(self, endpoint: int, index: int) -> Checkpointed:
         try:
             status = self._client.status(endpoint)
         except FlotillaError as error:
             name = self._client.endpoints[endpoint]
-            return {"node": name, "checkpointed_index": error.code, "is_done": False}
+            return Checkpointed.of({"node": name, "is_done": False, "error": error.code})
         reached = status.get("checkpointed_index", 0)
-        return {
-            "node": status["node"],
-            "checkpointed_index": reached,
-            "is_done": reached >= index,
-        }
+        return Checkpointed.of(
+            {"node": status.node, "checkpointed_index": reached, "is_done": reached >= index}
+        )
 
     def _waited(self, is_done: Callable[[], bool]) -> bool:
         """Look until it is done, or the deadline has come; return which."""
@@ -430,19 +383,19 @@ class Admin:
             time.sleep(LOOK_S)
         return True
 
-    def settings(self, endpoint: int) -> Iterator[Row]:
-        """Yield the settings of the node at an endpoint: `node`, `setting`, `value`, `from`."""
+    def settings(self, endpoint: int) -> list[SettingInfo]:
+        """Return the settings in force on the node at an endpoint."""
 
-        def asking() -> Steps[tuple[str, Row]]:
-            done = yield Ask(_request(protocol.SETTINGS, ""), endpoint=endpoint)
+        def asking() -> Steps[tuple[str, Body]]:
+            done = yield Ask(_request(protocol.SETTINGS), endpoint=endpoint)
             return done.reply.node, done.reply.body["settings"]
 
         node, found = self._client._run(asking())
-        for key, setting in found.items():
-            yield {"node": node, "setting": key, **setting}
+        rows = ({"node": node, "setting": key, **setting} for key, setting in found.items())
+        return [SettingInfo.of(row) for row in rows]
 
 
-def _rights(publish: Sequence[str], subscribe: Sequence[str], observe: bool, admin: bool) -> Row:
+def _rights(publish: Sequence[str], subscribe: Sequence[str], observe: bool, admin: bool) -> Body:
     lists = {"publish": publish, "subscribe": subscribe}
     for name, patterns in lists.items():
         if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
@@ -453,18 +406,22 @@ def _rights(publish: Sequence[str], subscribe: Sequence[str], observe: bool, adm
     }
 
 
-def _request(what: str, after: str, topic: str = "", client_id: str = "") -> Request:
+def _request(what: str, after: str = "", topic: str = "", client_id: str = "") -> Request:
     body = {"what": what, "after": after}
     return Request(protocol.INSPECT, "", topic, client_id, body=body)
 
 
-def _pages(behind: Any) -> Steps[tuple[list[Row], Row]]:
-    """Return all rows, and the first answer's body; `behind(row)` asks for those behind a row."""
-    rows: list[Row] = []
-    done = yield Ask(behind(None))
+def _pages(
+    what: str, place: Callable[[Body], _Place], client_id: str = ""
+) -> Steps[tuple[list[Body], Body]]:
+    """Return all rows, and the first answer's body.
+
+    `place(row)`: what a row comes behind, as a request says it: its `after`, and its topic.
+    """
+    done = yield Ask(_request(what, client_id=client_id))
     first = done.reply.body
-    rows += first["rows"]
+    rows: list[Body] = [*first["rows"]]
     while done.reply.body["more"] and len(rows) < ROWS_MAX:
-        done = yield Ask(behind(rows[-1]))
+        done = yield Ask(_request(what, *place(rows[-1]), client_id=client_id))
         rows += done.reply.body["rows"]
     return rows, first

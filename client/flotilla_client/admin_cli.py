@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -43,7 +44,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "seek-group": ("topic", "group", "last_id"),
     "purge": ("topic", "last_id", "purged"),
     "transfer-leader": ("leader",),
-    "checkpoint": ("node", "checkpointed_index", "is_done"),
+    "checkpoint": ("node", "checkpointed_index", "is_done", "error"),
     "user": (
         "user",
         "publish",
@@ -67,7 +68,8 @@ _TEXT: Final = (
     "make a `checkpoint`. `audit` lists what was done, by whom and when."
 )
 
-Show = Callable[[Sequence[dict[str, Any]], Sequence[str], bool], None]
+Rows = Sequence[Mapping[str, Any]]
+Show = Callable[[Rows, Sequence[str], bool], None]
 
 
 def add_admin(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
@@ -139,12 +141,12 @@ def _admin(client: Client, options: Any, show: Show) -> int:
         time.sleep(options.watch)
 
 
-def _readable(row: dict[str, Any]) -> dict[str, Any]:
+def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return an act for a table: a date, and what it was about in words."""
     at_ms = row["at_ms"]
     at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds") if at_ms else "-"
     said = {name: _words(row[name]) for name in ("about", "result")}
-    return row | said | {"at": at, "principal": row["principal"] or "-"}
+    return {**row, **said, "at": at, "principal": row["principal"] or "-"}
 
 
 def _words(fields: Mapping[str, Any]) -> str:
@@ -157,7 +159,7 @@ def _words(fields: Mapping[str, Any]) -> str:
     return " ".join(shown) or "-"
 
 
-def _show_users(show: Show, rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+def _show_users(show: Show, rows: Rows, as_json: bool) -> None:
     """Print users; in a table patterns stand one behind the other, and `-` for none."""
     readable = [
         {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
@@ -212,11 +214,11 @@ def _act(admin: Admin, options: Any, show: Show) -> int:
     return 0 if all(row.get("is_done", True) for row in rows) else 1
 
 
-Prepared = tuple[str, Callable[[], list[dict[str, Any]]]]  # what is asked before, "": nothing
+Prepared = tuple[str, Callable[[], Rows]]  # what is asked before, "": nothing
 
 
 def _drop_subscription(admin: Admin, topic: str, client_id: str) -> Prepared:
-    def do() -> list[dict[str, Any]]:
+    def do() -> Rows:
         was_subscribed = admin.drop_subscription(topic, client_id)
         return [{"topic": topic, "client_id": client_id, "was_subscribed": was_subscribed}]
 
@@ -224,7 +226,7 @@ def _drop_subscription(admin: Admin, topic: str, client_id: str) -> Prepared:
 
 
 def _drop_group(admin: Admin, topic: str, group: str) -> Prepared:
-    def do() -> list[dict[str, Any]]:
+    def do() -> Rows:
         was_there = admin.drop_group(topic, group)
         return [{"topic": topic, "group": group, "was_subscribed": was_there}]
 
@@ -234,14 +236,14 @@ def _drop_group(admin: Admin, topic: str, group: str) -> Prepared:
 def _seek_group(admin: Admin, topic: str, group: str, text: str) -> Prepared:
     begin = start(text)
 
-    def do() -> list[dict[str, Any]]:
+    def do() -> Rows:
         return [{"topic": topic, "group": group, "last_id": admin.seek_group(topic, group, begin)}]
 
     return f"have the group {group!r} of {topic!r} begin anew at {text}, whatever is done?", do
 
 
 def _drop_client(admin: Admin, client_id: str) -> Prepared:
-    def do() -> list[dict[str, Any]]:
+    def do() -> Rows:
         left = ", ".join(admin.drop_client(client_id))
         return [{"client_id": client_id, "left": left}]
 
@@ -252,7 +254,7 @@ def _purge(admin: Admin, topic: str) -> Prepared:
     """What is published behind the question stays: it is asked about what stands there before."""
     last_id = admin.end_of(topic)
 
-    def do() -> list[dict[str, Any]]:
+    def do() -> Rows:
         return [{"topic": topic, **admin.purge(topic, last_id)}]
 
     return f"remove all of {topic!r} up to id {last_id}, read or not?", do
@@ -296,7 +298,7 @@ def is_sure(verb: str, question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _change(admin: Admin, options: Any) -> list[dict[str, Any]]:
+def _change(admin: Admin, options: Any) -> Rows:
     """Change what a user may; return the row that is in force for its principal from now on."""
     change, name = options.words
     if change != "remove":
@@ -304,43 +306,40 @@ def _change(admin: Admin, options: Any) -> list[dict[str, Any]]:
         rights = {right: getattr(options, right) for right in RIGHTS}
         return [act(name, **rights)]
     was_there = admin.remove_user(name)
-    others = [row for row in admin.users() if row["user"] == EVERYBODY_ELSE]
+    others = [row for row in admin.users() if row.user == EVERYBODY_ELSE]
     now = f"it may what '{EVERYBODY_ELSE}' may" if others else "it may nothing"
     sys.stderr.write(f"{name}: {'removed' if was_there else 'was no user'}; {now}\n")
     return others
 
 
-def _subscriptions(admin: Admin) -> list[dict[str, Any]]:
+def _subscriptions(admin: Admin) -> Rows:
     """Return the clients' own, the shared ones and those to patterns, by topic."""
-    try:
-        groups = admin.groups()
-        patterns = [{"topic": row["pattern"], **row} for row in admin.patterns()]
-    except (BadRequest, Unsupported):  # a leader or a cluster of before there were any
-        groups = patterns = []
-    rows = admin.subscriptions() + groups + patterns
+    rows: list[Mapping[str, Any]] = [*admin.subscriptions()]
+    with suppress(BadRequest, Unsupported):  # a leader or a cluster of before there were any
+        rows += [*admin.groups(), *({"topic": row.pattern, **row} for row in admin.patterns())]
     return sorted(rows, key=lambda row: (row["topic"], row.get("client_id", ""), row.get("group")))
 
 
-def _rows(admin: Admin, client: Client, what: str, name: str) -> list[dict[str, Any]]:
-    if what == "topics":
-        return admin.topics()
-    if what == "topic":
-        return admin.topic(name)
-    if what == "clients":
-        return admin.clients()
-    if what == "client":
-        rows: list[dict[str, Any]] = admin.client(name)["topics"]
-        return rows
-    if what == "subscriptions":
-        return _subscriptions(admin)
-    if what == USER:
-        return admin.users()
-    if what == AUDIT:
-        return admin.audit()
-    found: list[dict[str, Any]] = []
-    for number, endpoint in enumerate(client.endpoints):
+def _settings(admin: Admin, endpoints: Sequence[str]) -> Rows:
+    """Return the settings of each node; of one that does not answer, the error's code."""
+    found: list[Mapping[str, Any]] = []
+    for number, endpoint in enumerate(endpoints):
         try:
             found += admin.settings(number)
         except FlotillaError as error:
             found.append({"node": endpoint, "setting": "-", "value": error.code, "from": "-"})
     return found
+
+
+def _rows(admin: Admin, client: Client, what: str, name: str) -> Rows:
+    lists: Mapping[str, Callable[[], Rows]] = {
+        "topics": admin.topics,
+        "topic": lambda: admin.topic(name),
+        "clients": admin.clients,
+        "client": lambda: admin.client(name).topics or (),
+        "subscriptions": lambda: _subscriptions(admin),
+        "config": lambda: _settings(admin, client.endpoints),
+        USER: admin.users,
+        AUDIT: admin.audit,
+    }
+    return lists[what]()

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -859,13 +859,13 @@ def _named(name: str, value: str | bytes) -> dict[str, str]:
 
 def _topics(client: Client, options: Any) -> int:
     if options.subscribers is not None:
-        rows = [dict(row) for row in client.subscribers(options.subscribers)]
+        rows = client.subscribers(options.subscribers)
         _print_rows(rows, ("client_id", "cursor", "backlog"), options.json)
         return OK
     columns = ("topic", "last_id", "cursor", "backlog")
     if options.all:
         columns = ("topic", "last_id", "subscribers", "backlog_bytes")
-    own: list[dict[str, Any]] = [dict(row) for row in client.topics(options.all)]
+    own: list[Mapping[str, Any]] = [*client.topics(options.all)]
     if not options.all:
         own += [{"topic": pattern} for pattern in client.patterns()]
     _print_rows(own, columns, options.json)
@@ -963,16 +963,16 @@ def _upgrade(client: Client, options: Any) -> int:
     done = client.upgrade(options.level)
     if options.json:
         write(orjson.dumps(dict(done)) + b"\n")
-    elif done["level"] > done["before"]:
-        write(b"level %d; it was %d\n" % (done["level"], done["before"]))
+    elif done.level > done.before:
+        write(b"level %d; it was %d\n" % (done.level, done.before))
     else:
-        write(b"level %d already\n" % done["level"])
+        write(b"level %d already\n" % done.level)
     return OK
 
 
-def _print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
+def _print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool) -> None:
     if as_json:
-        write(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+        write(b"".join(orjson.dumps(dict(row)) + b"\n" for row in rows))
         return
     table = [tuple(columns), *(tuple(str(row.get(c, "-")) for c in columns) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

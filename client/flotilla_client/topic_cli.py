@@ -16,6 +16,7 @@ from flotilla_client.admin_cli import Show, is_sure
 from flotilla_client.client import Client
 from flotilla_client.operations import check_topic
 from flotilla_client.policies import WHEN_FULL, Policy, parse_keep, parse_size, size_text
+from flotilla_client.rows import TopicDeleted, TopicDetails, TopicPolicySet
 
 CREATE: Final = "create"
 ALTER: Final = "alter"
@@ -92,15 +93,11 @@ def _topic(admin: Admin, options: Any, show: Show) -> int:
     if problem := _problem(options):
         sys.stderr.write(f"flotilla topic: {problem}\n")
         return 2
-    parts = {
-        "keep": options.keep,
-        "max_bytes": options.max_bytes,
-        "when_full": options.when_full,
-    }
+    answer: TopicDeleted | TopicDetails | TopicPolicySet
     if what == DELETE:
-        row = admin.show_topic(name)
-        count = row["last_id"] + 1 - row["first_id"]
-        question = f"delete {name!r}, {count} publications, {row['subscribers']} subscriptions?"
+        topic = admin.show_topic(name)
+        count = topic.last_id + 1 - topic.first_id
+        question = f"delete {name!r}, {count} publications, {topic.subscribers} subscriptions?"
         if not options.yes and not is_sure("topic", question):
             return 2
         answer = admin.delete_topic(name, ends_subscriptions=True)
@@ -108,9 +105,12 @@ def _topic(admin: Admin, options: Any, show: Show) -> int:
         answer = admin.show_topic(name)
     else:
         change = admin.create_topic if what == CREATE else admin.alter_topic
-        answer = change(name, **parts)
+        parts = {"max_bytes": options.max_bytes, "when_full": options.when_full}
+        answer = change(name, keep=options.keep, **parts)
     row = {"topic": name, **answer}
-    show([row if options.json else _readable(row)], _COLUMNS[what], options.json)
+    if not options.json and not isinstance(answer, TopicDeleted):
+        row |= _readable(answer.policy)
+    show([row], _COLUMNS[what], options.json)
     return 0
 
 
@@ -135,15 +135,11 @@ def _problem(options: Any) -> str:
     return ""
 
 
-def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a topic for a table: its policy as the options take it."""
-    if "policy" not in row:
-        return row
-    parts = row["policy"]
-    policy = None if parts is None else Policy(**parts)
+def _readable(policy: Policy | None) -> dict[str, str]:
+    """Return a policy for a table: as the options take it."""
     if policy is None:
-        return row | {"keep": "-", "max_bytes": "-", "when_full": "-"}
-    return row | {
+        return dict.fromkeys(("keep", "max_bytes", "when_full"), "-")
+    return {
         "keep": policy.keep_text,
         "max_bytes": size_text(policy.max_bytes) if policy.max_bytes else "-",
         "when_full": policy.when_full if policy.max_bytes else "-",

@@ -100,10 +100,10 @@ def state_of(target: AttackedCluster) -> Mapping[str, Any]:
     statuses = cluster.statuses(STATUS_MS)
     assert len(statuses) == 3, f"{sorted(statuses)} answer"
     with Admin(list(cluster.endpoints().values()), key=cluster.admin_key) as admin:
-        rows = [row for row in admin.topics() if row["topic"] != "bystander"]
-        clients = sorted(row["client_id"] for row in admin.clients())
+        rows = [row for row in admin.topics() if row.topic != "bystander"]
+        clients = sorted(row.client_id for row in admin.clients())
         users = admin.users()
-        subscriptions = [(row["topic"], row["client_id"]) for row in admin.subscriptions()]
+        subscriptions = [(row.topic, row.client_id) for row in admin.subscriptions()]
     return {
         "pids": cluster.pids(),
         "terms": {status["term"] for status in statuses.values()},

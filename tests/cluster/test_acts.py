@@ -116,7 +116,7 @@ def test_two_administrators_purge_under_load_and_nothing_but_that_is_missing(
 
     def purge() -> None:
         with Admin(**options_of(cluster, "admin")) as admin:
-            while admin.purge(topic)["last_id"] < last_id:
+            while admin.purge(topic).last_id < last_id:
                 pass
 
     seen: list[int] = []
@@ -157,7 +157,7 @@ def test_the_lead_goes_to_who_is_named_and_every_node_makes_a_checkpoint(
     with pytest.raises(BadRequest, match="no member"):
         boss.transfer_leader("nobody")
     rows = boss.checkpoint()
-    assert {row["node"] for row in rows if row["is_done"]} == set(cluster.endpoints())
+    assert {row.node for row in rows if row.is_done} == set(cluster.endpoints())
 
 
 def test_the_command_asks_before_what_destroys_and_lists_what_was_done(

@@ -161,8 +161,8 @@ def test_the_command_line_takes_patterns(
     lines = capfdbinary.readouterr().out.decode().splitlines()
     assert [line.split()[0] for line in lines] == ["topic", "cli.a", "cli.*"]
     with Admin(**options_of(cluster)) as admin:
-        [row] = [row for row in admin.patterns() if row["pattern"] == "cli.*"]
-        assert row["missed"] == ""
+        [row] = [row for row in admin.patterns() if row.pattern == "cli.*"]
+        assert row.missed == ""
     assert flotilla(cluster, state, "admin", "subscriptions") == 0
     assert b"cli.*" in capfdbinary.readouterr().out
     assert flotilla(cluster, state, "unsub", "cli.*") == 0

@@ -123,8 +123,8 @@ def test_the_next_batch_may_bring_the_same_rows_and_an_earlier_one_comes_too_lat
         write_partition(options, f"spark.{topic}.0", 1, batches(texts(20)))
     assert stored(cluster, topic) == texts(10) * 3
     with Admin(nodes_of(cluster)) as admin:
-        [journal] = [row for row in admin.subscriptions() if row["topic"] == f"spark.{topic}.0"]
-    assert journal["backlog"] == 1, "the records of earlier batches are gone"
+        [journal] = [row for row in admin.subscriptions() if row.topic == f"spark.{topic}.0"]
+    assert journal.backlog == 1, "the records of earlier batches are gone"
 
 
 def test_a_zombie_is_fenced_by_the_task_beside_it(cluster: LocalCluster, topic: str) -> None:

@@ -84,7 +84,7 @@ def test_policies_take_a_level_and_say_so(cluster: LocalCluster, boss: Admin, sh
     with pytest.raises(Unsupported, match="that start elsewhere take feature level 4"):
         shop.subscribe("early", start="earliest")
     cluster.upgrade()
-    assert boss.create_topic("early", keep="forever")["created"]
+    assert boss.create_topic("early", keep="forever").created
 
 
 def test_topic_outlives_the_leader_that_made_it_and_keeps_what_is_put_behind(
@@ -228,7 +228,7 @@ def test_deleted_topic_goes_on_with_its_ids(boss: Admin, shop: Client) -> None:
     shop.subscribe("again")
     with pytest.raises(BadRequest, match="subscribe"):
         boss.delete_topic("again")
-    assert boss.delete_topic("again", ends_subscriptions=True)["deleted"] == 2
+    assert boss.delete_topic("again", ends_subscriptions=True).deleted == 2
     boss.create_topic("again", keep="forever")
     assert shop.put("again", "3").id == 3
 
@@ -287,9 +287,9 @@ def test_replay_that_is_recorded_is_judged_valid_and_what_was_dropped_is_believe
 def test_publications_get_too_old_though_nothing_else_happens(boss: Admin, shop: Client) -> None:
     boss.create_topic("aging", keep="2s")
     shop.put_many("aging", ["1", "2"])
-    assert boss.show_topic("aging")["held_bytes"] == 10
+    assert boss.show_topic("aging").held_bytes == 10
     until_s = time.monotonic() + 60
-    while boss.show_topic("aging")["first_id"] != 3:
+    while boss.show_topic("aging").first_id != 3:
         assert time.monotonic() < until_s, "they are kept"
         time.sleep(0.5)
     with pytest.raises(Gap):

@@ -121,7 +121,7 @@ def test_before_the_level_is_raised_every_key_may_do_everything(
         assert "flotilla upgrade" in str(e.value)
         assert cluster.upgrade()["level"] == BUILD.level_max
         with admin(cluster) as boss:
-            assert [row["user"] for row in boss.users()] == ["*"]
+            assert [row.user for row in boss.users()] == ["*"]
         # Nobody was shut out, not even who had connected before.
         assert shop.put("stock.eu", "2").stored
         delivery = shop.get("stock.eu", max_count=9)
@@ -195,9 +195,9 @@ def test_each_may_what_it_may_through_any_node(cluster: LocalCluster, tmp_path: 
             shop.subscribe("orders.new")
         with pytest.raises(Unauthorized, match="board lacks `publish`"):
             board.put("orders.new", "x")
-        assert {row["topic"] for row in board.topics(everything=True)} >= {"orders.new", "stock.eu"}
-        assert {row["topic"] for row in shop.topics(everything=True)} == {"orders.new", "stock.eu"}
-        shop_topics = [row["topic"] for row in shop.topics(everything=True)]
+        assert {row.topic for row in board.topics(everything=True)} >= {"orders.new", "stock.eu"}
+        assert {row.topic for row in shop.topics(everything=True)} == {"orders.new", "stock.eu"}
+        shop_topics = [row.topic for row in shop.topics(everything=True)]
         assert "orders.test" not in shop_topics
         with pytest.raises(Unauthorized, match="lacks `observe`"):
             shop.subscribers("orders.new")
@@ -214,7 +214,7 @@ def test_each_may_what_it_may_through_any_node(cluster: LocalCluster, tmp_path: 
                 with pytest.raises(Unauthorized, match="lacks `observe`"):
                     list(asking.settings(number))
         with admin(cluster, "board") as asking:
-            assert {row["node"] for n in range(3) for row in asking.settings(n)} == {
+            assert {row.node for n in range(3) for row in asking.settings(n)} == {
                 "n1",
                 "n2",
                 "n3",

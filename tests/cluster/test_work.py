@@ -20,6 +20,7 @@ from flotilla_client import (
     AnotherChoice,
     AsyncClient,
     Client,
+    GroupInfo,
     LeaseLost,
     NotSubscribed,
     Publication,
@@ -72,9 +73,9 @@ def texts(items: Any) -> list[bytes]:
     return [item.publication for item in items]
 
 
-def row_of(cluster: LocalCluster, topic: str) -> dict[str, Any]:
+def row_of(cluster: LocalCluster, topic: str) -> GroupInfo:
     with Admin([*cluster.endpoints().values()]) as admin:
-        [row] = [row for row in admin.groups() if row["topic"] == topic]
+        [row] = [row for row in admin.groups() if row.topic == topic]
     return row
 
 
@@ -83,7 +84,7 @@ def test_a_body_that_ends_acknowledges_and_the_loop_ends_when_nothing_comes(
 ) -> None:
     assert texts(clients().work(topic, "g", idle=0)) == [b"1", b"2", b"3"]
     row = row_of(cluster, topic)
-    assert (row["cursor"], row["backlog"], row["leased"]) == (3, 0, 0)
+    assert (row.cursor, row.backlog, row.leased) == (3, 0, 0)
     assert texts(clients().work(topic, "g", idle=0)) == []
 
 
@@ -176,7 +177,7 @@ def test_dead_letters_say_why_and_from_where(
     assert letter.publication == b"2"
     assert letter.headers["dead-letter-topic"] == topic
     assert letter.headers["dead-letter-id"] == "2"
-    assert row_of(cluster, topic)["cursor"] == 3
+    assert row_of(cluster, topic).cursor == 3
 
 
 def test_a_client_has_one_loop_a_group_and_the_next_begins_where_it_was_left(
@@ -261,7 +262,7 @@ def test_the_command_line_works_and_acknowledges_what_it_has_written(
     assert [(row["id"], row["attempt"]) for row in rows] == [(2, 1), (3, 1)]
     code = cli.main(["-e", endpoints, "work", topic, "--group", "g"])
     assert code == cli.NOTHING_NEW
-    assert row_of(cluster, topic)["backlog"] == 0
+    assert row_of(cluster, topic).backlog == 0
     assert cli.main(["-e", endpoints, "admin", "subscriptions"]) == cli.OK
     assert topic.encode() in capfdbinary.readouterr().out
     dropped = ["admin", "drop-group", topic, "g", "--yes"]
@@ -304,7 +305,7 @@ def test_a_group_is_joined_as_it_was_made_by_either_client(
     with pytest.raises(AnotherChoice) as refused:
         clients().make_group(topic, "g", ordered_by_key=True)
     assert refused.value.details["ordered_by_key"] is False
-    assert not row_of(cluster, topic)["ordered_by_key"]
+    assert not row_of(cluster, topic).ordered_by_key
 
     async def begin() -> int:
         async with AsyncClient([*cluster.endpoints().values()]) as client:

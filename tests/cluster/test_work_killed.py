@@ -72,8 +72,8 @@ def check_run(cluster: LocalCluster, directory: Path, seed: int) -> None:
         for worker in workers:
             worker.wait(timeout=PATIENCE_S)
     with Admin(endpoints, deadline_ms=30_000) as admin:
-        [row] = [row for row in admin.groups() if row["topic"] == topic]
-    assert (row["cursor"], row["backlog"], row["leased"]) == (COUNT, 0, 0), row
+        [row] = [row for row in admin.groups() if row.topic == topic]
+    assert (row.cursor, row.backlog, row.leased) == (COUNT, 0, 0), row
     lines = [line.split() for file in files for line in _lines(file)]
     given = Counter((int(id_), int(attempt)) for _, id_, attempt in _of("given", lines))
     done = Counter(int(id_) for _, id_ in _of("done", lines))

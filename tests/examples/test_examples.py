@@ -134,8 +134,8 @@ def test_four_workers_share_jobs_and_one_is_killed(
     # What the killed one had done and not got across was done again; nothing else.
     assert set(jobs) | {0} == set(range(61))
     with Admin(nodes) as admin:
-        [row] = [row for row in admin.groups() if row["topic"] == "files"]
-    assert row["cursor"] == 60
+        [row] = [row for row in admin.groups() if row.topic == "files"]
+    assert row.cursor == 60
 
 
 def totals(path: Path) -> tuple[int, int, int]:
