@@ -69,13 +69,6 @@ def judged(directory: Path) -> Said:
     return Said(judgement.verdict, report, judgement.reasons)
 
 
-def report_of(directory: Path) -> Report:
-    """Return what is known of a run that can be read."""
-    report = judged(directory).report
-    assert report is not None, directory
-    return report
-
-
 def document_of(said: Said) -> dict[str, Any]:
     """Return what report.json says. The verdict is the judge's, by its own rules."""
     assert said.report is not None, said

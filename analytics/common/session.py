@@ -212,14 +212,6 @@ def is_set_for_short(session: SparkSession) -> bool:
     return session.conf.get(name, None) == SHORT[name]
 
 
-def java_home(shim_directory: Path) -> Path:
-    """Return a JAVA_HOME for Spark: `shim_directory`, with a script in it that runs a fit Java.
-
-    Raises JavaMissing.
-    """
-    return write_shim(found_java(), shim_directory)
-
-
 def found_java() -> Path:
     """Return the Java that runs Spark. Raises JavaMissing."""
     looked_at = []

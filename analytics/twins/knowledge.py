@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -153,12 +152,6 @@ class Knowledge:
         """Return how far a topic was known on a host, before `time`, to have reached."""
         marks = self.reached.get((topic, host))
         return marks.before(time) if marks else None
-
-    def standing_at(self) -> Iterator[tuple[int, Publication, RecordedOperation | None]]:
-        """Yield every (id, publication that stands there, who says so)."""
-        for (_, id_), publications in self.at.items():
-            for publication, witness in publications.items():
-                yield id_, publication, witness
 
     # --- how it is made ---------------------------------------------------------------------------
 

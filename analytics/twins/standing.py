@@ -21,16 +21,15 @@ Whose = tuple[str, str]  # client, topic
 class SubscribedSpan:
     """A time in which a client's subscription to a topic surely stood: from `begin` to `end`.
 
-    `span_begin`: since then no UNSUB may have acted. `proof`: the first one; all times are of its
-    host. `start`: only later ids are owed; None: not known. `given`: ids that GETs in the span
-    gave. `passed`: the greatest id that it has passed, 0 if none. `cut`: whoever drained here has
-    all that was known before; None: nobody drained, or it can't be told.
+    `proof`: the first operation that shows it; all times are of its host. `start`: only later ids
+    are owed; None: not known. `given`: ids that GETs in the span gave. `passed`: the greatest id
+    that it has passed, 0 if none. `cut`: whoever drained here has all that was known before; None:
+    nobody drained, or it can't be told.
     """
 
     client: str
     topic: str
     host: str | None
-    span_begin: Time
     begin: Time
     end: Time
     proof: RecordedOperation
@@ -170,8 +169,9 @@ class RecordedSubscription:
                 continue  # not wholly in a span
             life = lives.get(place)
             if life is None:
-                times = (begins[place], proof.end, ends[place])
-                life = lives[place] = SubscribedSpan(self.client, self.topic, host, *times, proof)
+                life = lives[place] = SubscribedSpan(
+                    self.client, self.topic, host, proof.end, ends[place], proof
+                )
             (life.gets if proof.f == "get" else life.subs).append(proof)
         for life in lives.values():
             self._fill(life)

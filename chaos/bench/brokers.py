@@ -111,10 +111,10 @@ class Etcd:
         return [f"http://{HOST}:{port}" for port in self._ports[: len(NAMES)]]
 
 
-BROKERS: Final[Mapping[str, type[Nats] | type[Etcd]]] = {each.name: each for each in (Nats, Etcd)}
+BROKERS: Final[Mapping[str, type[RivalBroker]]] = {each.name: each for each in (Nats, Etcd)}
 
 
-def found(broker: type[Nats] | type[Etcd]) -> str:
+def found(broker: type[RivalBroker]) -> str:
     """Return where a broker's program is. Raises BenchError, which says what brings it."""
     program = shutil.which(broker.program) or shutil.which(broker.program, path=SYSTEM_PATHS)
     if program is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -299,15 +299,13 @@ POWERS: Final[Mapping[type, str]] = {
 # --- for all targets ------------------------------------------------------------------------------
 
 
-def await_leader(
-    target: Breakable, seconds_max: float, monotonic_s: Callable[[], float] = time.monotonic
-) -> str:
+def await_leader(target: Breakable, seconds_max: float) -> str:
     """Return the leader's name as soon as there is one. Raises TargetError after `seconds_max`."""
-    deadline_s = monotonic_s() + seconds_max
+    deadline_s = time.monotonic() + seconds_max
     while True:
         leader = target.leader()
         if leader is not None:
             return leader
-        if monotonic_s() >= deadline_s:
+        if time.monotonic() >= deadline_s:
             raise TargetError(f"{target.name}: no leader within {seconds_max:g} s")
         time.sleep(LEADER_POLL_S)

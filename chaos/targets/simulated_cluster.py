@@ -19,7 +19,6 @@ from chaos.simulation.disks.disk import KEEPS
 from chaos.simulation.world.world import World
 from chaos.targets import CLIENTS, Link, LinkConditions
 
-CALM_DELAY_MS: Final = 0.0  # added to the world's own
 ROLL_S: Final = 2.0  # from one node's restart to the next one's: an election and a start
 DOWN_S: Final = 0.5  # of a restart
 CLOG_S: Final = 3.0  # an arrival is decided when something is sent, so its end has to be known then

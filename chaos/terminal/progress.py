@@ -39,11 +39,11 @@ class Meter:
     def __init__(self) -> None:
         self._points: deque[tuple[float, int, int]] = deque()
         self._heard_s: float | None = None
-        self._worst_s = 0.0
+        self.blackout_s = 0.0  # the longest time without an acknowledgment since the window began
 
     def begin_window(self, now_s: float) -> None:
         """Begin to look for the longest silence anew."""
-        self._worst_s = 0.0
+        self.blackout_s = 0.0
         self._heard_s = now_s if self._heard_s is None else self._heard_s
 
     def take(self, now_s: float, acknowledged: int, delivered: int) -> None:
@@ -54,12 +54,7 @@ class Meter:
         while now_s - self._points[0][0] > PACE_S:
             self._points.popleft()
         if self._heard_s is not None:
-            self._worst_s = max(self._worst_s, now_s - self._heard_s)
-
-    @property
-    def blackout_s(self) -> float:
-        """The longest time without an acknowledgment since the window began, so far."""
-        return self._worst_s
+            self.blackout_s = max(self.blackout_s, now_s - self._heard_s)
 
     def __str__(self) -> str:
         """Return the pace and the blackout for a person."""
@@ -70,7 +65,7 @@ class Meter:
         )
         return (
             f"{acknowledged:,.0f} acknowledged/s, {delivered:,.0f} delivered/s, "
-            f"no service for {self._worst_s:.1f} s so far"
+            f"no service for {self.blackout_s:.1f} s so far"
         )
 
 

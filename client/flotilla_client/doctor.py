@@ -83,7 +83,7 @@ def fsync_times_ms(directory: Path, count: int = FSYNCS) -> list[float]:
     return sorted(times)
 
 
-def loopback_times_ms(count: int = ROUND_TRIPS) -> list[float]:
+def loopback_times_ms() -> list[float]:
     """Return round trips of a byte over the loopback device, the shortest first."""
     times = []
     with (
@@ -93,7 +93,7 @@ def loopback_times_ms(count: int = ROUND_TRIPS) -> list[float]:
     ):
         for each in (one, other):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(count):
+        for _ in range(ROUND_TRIPS):
             began = time.monotonic()
             one.sendall(b"?")
             other.sendall(other.recv(1))
@@ -266,16 +266,14 @@ def examine_machine(directory: Path) -> list[Finding]:
 # --- the cluster --------------------------------------------------------------------------------
 
 
-def examine_cluster(
-    endpoints: Sequence[str], status: Callable[[int], Row], rounds: int = ROUND_TRIPS
-) -> list[Finding]:
+def examine_cluster(endpoints: Sequence[str], status: Callable[[int], Row]) -> list[Finding]:
     """Ask every node for its status, some times; `status(number)` raises OSError for silence."""
     rows: dict[str, Row] = {}
     findings = []
     for number, endpoint in enumerate(endpoints):
         times = []
         try:
-            for _ in range(rounds):
+            for _ in range(ROUND_TRIPS):
                 began = time.monotonic()
                 rows[endpoint] = status(number)
                 times.append((time.monotonic() - began) * 1000)

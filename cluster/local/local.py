@@ -328,13 +328,13 @@ class LocalCluster:
             except FlotillaError as error:
                 raise LocalError(error.message) from error
 
-    def begin_at_newest_level(self, timeout_s: float = LEADER_TIMEOUT_S) -> dict[str, Any]:
+    def begin_at_newest_level(self) -> dict[str, Any]:
         """Raise a new cluster's level to the highest that its nodes understand.
 
         Nobody will want to go back from it. It waits for all nodes, which may still be starting.
-        Returns as `upgrade` does. Raises LocalError if one is missing after `timeout_s`.
+        Returns as `upgrade` does. Raises LocalError if one is missing after LEADER_TIMEOUT_S.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + LEADER_TIMEOUT_S
         with Client(list(self.endpoints().values()), key=self.admin_key) as client:
             while True:
                 try:

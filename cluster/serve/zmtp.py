@@ -105,7 +105,7 @@ def pong(context: bytes, session: CurveSession | None = None) -> bytes:
 
 
 def _told(body: bytes, session: CurveSession | None) -> bytes:
-    return _command(body) if session is None else _frame(0, session.message(_BOXED_COMMAND, body))
+    return _command(body) if session is None else _frame(session.message(_BOXED_COMMAND, body))
 
 
 def encode(parts: Sequence[bytes], session: CurveSession | None = None) -> bytes:
@@ -113,7 +113,7 @@ def encode(parts: Sequence[bytes], session: CurveSession | None = None) -> bytes
     last = len(parts) - 1
     if session is not None:
         return b"".join(
-            _frame(0, session.message(_BOXED_MORE if number < last else 0, part))
+            _frame(session.message(_BOXED_MORE if number < last else 0, part))
             for number, part in enumerate(parts)
         )
     encoded: list[bytes] = []
@@ -128,11 +128,11 @@ def encode(parts: Sequence[bytes], session: CurveSession | None = None) -> bytes
     return b"".join(encoded)
 
 
-def _frame(flags: int, body: bytes) -> bytes:
+def _frame(body: bytes) -> bytes:
     size = len(body)
     if size <= _SHORT_BYTES_MAX:
-        return bytes((flags, size)) + body
-    return bytes((flags | _LONG,)) + _LENGTH.pack(size) + body
+        return bytes((0, size)) + body
+    return bytes((_LONG,)) + _LENGTH.pack(size) + body
 
 
 def _command(body: bytes) -> bytes:

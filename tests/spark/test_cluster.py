@@ -68,7 +68,7 @@ class Daemon:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the URL of a master with two registered workers of one core each."""
     base = tmp_path_factory.mktemp("cluster")
-    home = session.java_home(base / "java")
+    home = session.write_shim(session.found_java(), base / "java")
     master = "org.apache.spark.deploy.master.Master"
     worker = "org.apache.spark.deploy.worker.Worker"
     address = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -130,7 +130,7 @@ def test_cluster_finds_what_is_planted_behind_a_url(cluster: str, tmp_path: Path
 def test_spark_submit_runs_the_check_on_the_cluster(cluster: str, tmp_path: Path) -> None:
     write(tmp_path / "run", clean_run(1, publications=50))
     report = tmp_path / "report.json"
-    home = session.java_home(tmp_path / "java")
+    home = session.write_shim(session.found_java(), tmp_path / "java")
 
     done = checked(
         [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster,

@@ -28,9 +28,9 @@ def test_old_java_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(session, "_bundled", lambda: None)
     with pytest.raises(session.JavaMissing, match=f"{old} \\(version 11\\)"):
-        session.java_home(tmp_path / "shim")
+        session.found_java()
     monkeypatch.setattr(session, "_bundled", lambda: fake_java(tmp_path / "pip", "21.0.8"))
-    assert session.java_home(tmp_path / "shim") == tmp_path / "shim"
+    assert session.write_shim(session.found_java(), tmp_path / "shim") == tmp_path / "shim"
 
 
 def test_shim_drops_the_vector_module_and_keeps_all_else(tmp_path: Path) -> None:

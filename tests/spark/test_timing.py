@@ -17,7 +17,6 @@ from tests.spark.histories import RunRecorder
 pytestmark = pytest.mark.slow
 
 MS = 1_000_000
-SECOND_MS = 1_000
 ACKS = "run_id STRING, end_ns BIGINT"
 
 

@@ -21,7 +21,6 @@ FOUND: Final = {"vouched", "durable", "ended", "hard_state"}  # of a checkpoint'
 _checkpoint: Final = tables.checkpoint
 _install: Final = Member._install
 _connect: Final = tables.connect
-_remove_log: Final = tables.remove_log
 
 
 def _checkpoint_as(path: Path, sync: Callable[[int], None], reads_late: bool) -> int:

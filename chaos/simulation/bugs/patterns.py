@@ -20,7 +20,6 @@ from cluster.store.topics import Topic, Topics
 _bring: Final = Store._bring
 _flush: Final = Patterns.flush
 _leave: Final = Store._leave
-_join: Final = Topics.join
 _flush_brought: Final = Topics._flush_brought
 _look_for: Final = Patterns._look_for
 _subscribe_pattern: Final = Store._subscribe_pattern

@@ -25,7 +25,7 @@ from chaos.simulation.clients.clients import (
     Watcher,
     new_process,
 )
-from chaos.simulation.clients.scripts import ClientScript, Known, Role, begin_anew
+from chaos.simulation.clients.scripts import ClientScript, Hears, Known, Role, begin_anew
 from chaos.workloads import payload
 from chaos.workloads.history import ProcessRecorder
 from flotilla_client import FlotillaError, Forgotten, Losses, WorkItem
@@ -37,48 +37,8 @@ LOOK_S: Final = 0.2  # between looks at how far the clients are
 RETRY_S: Final = 0.1  # between the runner's attempts at an acknowledged publication
 
 
-class ClientWitness(Watcher, Protocol):
+class ClientWitness(Watcher, Hears, Protocol):
     """Hears all that clients do, and what their scripts have to say."""
-
-    def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
-        """Hear what a client will publish."""
-
-    def told(self, process: Process, topic: str, counter: int, id_: int) -> None:
-        """See `scripts.Course`."""
-
-    def out_of_order(self, client: str, text: str) -> None:
-        """See `scripts.Course`."""
-
-    def not_stored(self, client: str, topic: str, publication: str) -> None:
-        """See `scripts.Course`."""
-
-    def forgotten(self, process: Process, client_id: str) -> None:
-        """See `scripts.Course`."""
-
-    def begun_anew(self, process: Process, client_id: str, lost: Losses) -> None:
-        """See `scripts.Course`."""
-
-    def handed_over(self, client: str, delivery: Delivery) -> None:
-        """Hear what a client's application was given."""
-
-    def acknowledged(self, client: str, topic: str, last_id: int) -> None:
-        """See `scripts.Course`."""
-
-    def given(self, client: str, item: WorkItem) -> None:
-        """See `scripts.Course`."""
-
-    def worked(self, client: str, item: WorkItem) -> None:
-        """See `scripts.Course`."""
-
-    @property
-    def takes_properties(self) -> bool:
-        """See `scripts.Course`."""
-
-    def known(self) -> Known:
-        """See `scripts.Course`."""
-
-    def listed(self, client: str, rows: Sequence[Mapping[str, Any]], known: Known) -> None:
-        """See `scripts.Course`."""
 
 
 class Crowd:

@@ -153,18 +153,12 @@ class Known:
     index: int
 
 
-class Course(Protocol):
-    """The course of the run, as far as a client has to know it."""
-
-    is_publishing: bool
-    tombstones: Mapping[str, int] | None
+class Hears(Protocol):
+    """Who hears what clients' scripts have to say."""
 
     @property
     def takes_properties(self) -> bool:
         """Whether the cluster has come to the level of publications with properties."""
-
-    def refused(self, client: str, error: FlotillaError) -> None:
-        """Hear of an operation's error."""
 
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
         """Hear what a client will publish, before it is given its counter."""
@@ -201,6 +195,16 @@ class Course(Protocol):
 
     def listed(self, client: str, rows: Sequence[Mapping[str, Any]], known: Known) -> None:
         """Hear how all topics stand, as a client was told; `known`: before it asked."""
+
+
+class Course(Hears, Protocol):
+    """The course of the run, as far as a client has to know it."""
+
+    is_publishing: bool
+    tombstones: Mapping[str, int] | None
+
+    def refused(self, client: str, error: FlotillaError) -> None:
+        """Hear of an operation's error."""
 
     def flushed(self, client: str, process: Process) -> None:
         """Hear that a client's outbox is empty and that it will publish no more."""
