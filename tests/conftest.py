@@ -11,7 +11,9 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +22,7 @@ import hypothesis
 import pytest
 
 from chaos.targets.privileges import STATUS, granting, lacking
+from cluster.keys.authority import Authority
 from cluster.local.local import LocalCluster
 
 DOCKER_TIMEOUT_S: Final = 10  # `docker version` of an engine that hangs must not hang the tests
@@ -63,28 +66,42 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ClusterFactory = Callable[..., LocalCluster]
 
 
+@contextmanager
+def running(
+    directory: Path, nodes: int = 3, principals: Sequence[str] = (), **options: Any
+) -> Iterator[LocalCluster]:
+    """Run a cluster with a leader, as `LocalCluster.create` makes it, on free ports.
+
+    `principals` have keys, with `keys=True`. When the test fails, the ends of the logs are in the
+    report.
+    """
+    cluster = LocalCluster(directory)
+    cluster.create(nodes, **options)
+    for name in principals:
+        Authority(cluster.keys_dir).client(name)
+    try:
+        cluster.start_all()
+        cluster.wait_for_leader()
+        yield cluster
+    finally:
+        cluster.down(patience_s=TEARDOWN_PATIENCE_S)
+        print(cluster.tails())  # pytest shows it for a failed test alone
+
+
 @pytest.fixture
 def local_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
     """Return a factory of running clusters of real node processes, stopped after the test.
 
-    `local_cluster(nodes=3, settings={"limits.parked_gets_max": 10})` returns a LocalCluster with
-    a leader, on free ports, under `tmp_path`. When the test fails, the ends of the logs are in
-    the report.
+    `local_cluster(nodes=3, settings={"limits.parked_gets_max": 10})`: see `running`.
     """
-    clusters: list[LocalCluster] = []
+    numbers = count(1)
+    with ExitStack() as stack:
 
-    def make(nodes: int = 3, settings: Mapping[str, Any] | None = None) -> LocalCluster:
-        cluster = LocalCluster(tmp_path / f"cluster-{len(clusters) + 1}")
-        cluster.create(nodes, port=0, settings=settings)
-        clusters.append(cluster)
-        cluster.start_all()
-        cluster.wait_for_leader()
-        return cluster
+        def make(nodes: int = 3, settings: Mapping[str, Any] | None = None) -> LocalCluster:
+            directory = tmp_path / f"cluster-{next(numbers)}"
+            return stack.enter_context(running(directory, nodes, settings=settings))
 
-    yield make
-    for cluster in clusters:
-        cluster.down(patience_s=TEARDOWN_PATIENCE_S)
-        print(cluster.tails())  # pytest shows it for a failed test alone
+        yield make
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,6 +24,7 @@ from flotilla_client import (
     UnknownTopic,
     cli,
 )
+from tests.conftest import PATIENT, running
 
 PATIENCE_MS = 15_000
 
@@ -31,15 +32,14 @@ PATIENCE_MS = 15_000
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes at the level of users; everybody may publish and read."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "acts")
-    made.create(3, keys=True, settings={"raft.election_min_ms": 1500, "raft.election_max_ms": 3000})
-    Authority(made.keys_dir).client("shop")
-    made.start_all()
-    made.wait_for_leader()
-    made.upgrade()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(
+        tmp_path_factory.mktemp("cluster") / "acts",
+        keys=True,
+        settings=PATIENT,
+        principals=("shop",),
+    ) as made:
+        made.upgrade()
+        yield made
 
 
 def options_of(cluster: LocalCluster, name: str) -> dict[str, Any]:

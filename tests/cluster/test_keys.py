@@ -23,7 +23,7 @@ from cluster.wire.messages import PROTOCOL_VERSION, Hello, encode
 from flotilla_client import AsyncClient, Client, Unavailable
 from flotilla_client.keys import Key, from_z85, read_key, z85
 from tests.cluster.raw_client import Raw, address_of, request
-from tests.conftest import ANSWER_MS
+from tests.conftest import ANSWER_MS, PATIENT, running
 from tests.unit.curve_client import GREETING, CurveClient, command, pair
 
 WAIT_S = 30.0  # only a failing test waits as long
@@ -33,13 +33,8 @@ LOST_MS = 1_500  # long enough to be told why
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "keys")
-    made.create(3, keys=True, settings={"raft.election_min_ms": 1500, "raft.election_max_ms": 3000})
-    made.start_all()
-    made.wait_for_leader()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(tmp_path_factory.mktemp("cluster") / "keys", keys=True, settings=PATIENT) as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.local.local import LocalCluster
 from flotilla_client import Client, Fenced
+from tests.conftest import PATIENT, running
 
 PATIENCE_S = 20
 READER = """
@@ -27,13 +28,8 @@ READER = """
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes, at the level of version 0.3 at first."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "names")
-    made.create(3, settings={"raft.election_min_ms": 1500, "raft.election_max_ms": 3000})
-    made.start_all()
-    made.wait_for_leader()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(tmp_path_factory.mktemp("cluster") / "names", settings=PATIENT) as made:
+        yield made
 
 
 def test_a_reader_that_is_killed_goes_on_without_a_disk(cluster: LocalCluster) -> None:

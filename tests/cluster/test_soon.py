@@ -15,6 +15,7 @@ import pytest
 
 from cluster.local.local import LocalCluster
 from flotilla_client import AsyncClient, Client
+from tests.conftest import running
 
 PATIENCE_S = 40
 COUNT = 2_000
@@ -41,13 +42,8 @@ PUBLISHER = """
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "soon")
-    made.create(3)
-    made.start_all()
-    made.wait_for_leader()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(tmp_path_factory.mktemp("cluster") / "soon") as made:
+        yield made
 
 
 def expected(life: int, last: int) -> list[str]:

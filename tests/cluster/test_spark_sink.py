@@ -19,6 +19,7 @@ from flotilla_client.admin import Admin
 from flotilla_client.spark.errors import NotRepeatable, StaleBatch
 from flotilla_client.spark.options import WriteOptions, write_options
 from flotilla_client.spark.sink import RowsWritten, write_partition
+from tests.conftest import running
 
 COUNT: Final = 40_000  # three requests
 CUT_AT: Final = 35_000
@@ -32,14 +33,9 @@ class CutOff(Exception):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "sink")
-    made.create(3, port=0)
-    made.start_all()
-    made.wait_for_leader()
-    made.begin_at_newest_level()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(tmp_path_factory.mktemp("cluster") / "sink") as made:
+        made.begin_at_newest_level()
+        yield made
 
 
 @pytest.fixture

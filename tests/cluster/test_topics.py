@@ -26,6 +26,7 @@ from flotilla_client import (
     Unsupported,
     cli,
 )
+from tests.conftest import running
 
 PATIENCE_MS = 15_000
 
@@ -33,13 +34,11 @@ PATIENCE_MS = 15_000
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes; the first test raises their level."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "topics")
-    made.create(3, settings={"raft.election_min_ms": 600, "raft.election_max_ms": 1200})
-    made.start_all()
-    made.wait_for_leader()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(
+        tmp_path_factory.mktemp("cluster") / "topics",
+        settings={"raft.election_min_ms": 600, "raft.election_max_ms": 1200},
+    ) as made:
+        yield made
 
 
 def options_of(cluster: LocalCluster) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from cluster.wire.levels import BUILD
 from flotilla_client import Admin, BadRequest, Client, Unauthorized, Unsupported, cli
 from flotilla_client.keys import read_key
 from flotilla_client.protocol import GET, PUT, REQUEST_ID, SUB, TOPICS, UNSUB, UPGRADE
+from tests.conftest import PATIENT, running
 
 PATIENCE_MS = 15_000
 NAMES = ("shop", "board", "thief", "nobody")
@@ -25,15 +26,10 @@ NAMES = ("shop", "board", "thief", "nobody")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes whose level is not raised yet."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "users")
-    made.create(3, keys=True, settings={"raft.election_min_ms": 1500, "raft.election_max_ms": 3000})
-    for name in NAMES:
-        Authority(made.keys_dir).client(name)
-    made.start_all()
-    made.wait_for_leader()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(
+        tmp_path_factory.mktemp("cluster") / "users", keys=True, settings=PATIENT, principals=NAMES
+    ) as made:
+        yield made
 
 
 def key_of(cluster: LocalCluster, name: str) -> Path:

@@ -28,6 +28,7 @@ from flotilla_client import (
     WorkItem,
     cli,
 )
+from tests.conftest import PATIENT, running
 
 PATIENCE_MS = 15_000
 
@@ -35,14 +36,9 @@ PATIENCE_MS = 15_000
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes at the level of groups."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "work")
-    made.create(3, settings={"raft.election_min_ms": 1500, "raft.election_max_ms": 3000})
-    made.start_all()
-    made.wait_for_leader()
-    made.upgrade()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(tmp_path_factory.mktemp("cluster") / "work", settings=PATIENT) as made:
+        made.upgrade()
+        yield made
 
 
 @pytest.fixture

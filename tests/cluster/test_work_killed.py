@@ -15,6 +15,7 @@ import pytest
 
 from cluster.local.local import LocalCluster
 from flotilla_client import Admin, Client
+from tests.conftest import running
 
 COUNT = 3_000
 WORKERS = 4
@@ -25,14 +26,9 @@ RUNS = {"FLOTILLA_TEST_KILLED_RUNS": "200", "FLOTILLA_TEST_KILLED_FROM": "1000"}
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes at the level of groups."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "killed")
-    made.create(3)
-    made.start_all()
-    made.wait_for_leader()
-    made.upgrade()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(tmp_path_factory.mktemp("cluster") / "killed") as made:
+        made.upgrade()
+        yield made
 
 
 @pytest.mark.parametrize("seed", range(2))

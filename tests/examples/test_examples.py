@@ -20,6 +20,7 @@ import pytest
 
 from cluster.local.local import LocalCluster
 from flotilla_client import Admin, Client
+from tests.conftest import PATIENT, running
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 40.0
@@ -80,14 +81,9 @@ class Program:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes for all examples."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "examples")
-    made.create(3, settings={"raft.election_min_ms": 1500, "raft.election_max_ms": 3000})
-    made.start_all()
-    made.wait_for_leader()
-    made.upgrade()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(tmp_path_factory.mktemp("cluster") / "examples", settings=PATIENT) as made:
+        made.upgrade()
+        yield made
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from cluster.local.local import LocalCluster
 from flotilla_client import Client, Publication
 from flotilla_client.admin import Admin
 from flotilla_client.spark import register
+from tests.conftest import running
 from tests.spark.copying import SOURCE, TARGET, copy
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -38,14 +39,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes."""
-    made = LocalCluster(tmp_path_factory.mktemp("cluster") / "spark")
-    made.create(3, port=0)
-    made.start_all()
-    made.wait_for_leader()
-    made.begin_at_newest_level()
-    yield made
-    made.down(patience_s=0.0)
-    print(made.tails())
+    with running(tmp_path_factory.mktemp("cluster") / "spark") as made:
+        made.begin_at_newest_level()
+        yield made
 
 
 @pytest.fixture(scope="module")
