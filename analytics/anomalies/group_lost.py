@@ -16,6 +16,7 @@ from analytics.tables.groups import (
     named,
     takes_of,
 )
+from analytics.tables.runs import acknowledged_runs
 from analytics.tables.tables import Tables, with_application
 
 
@@ -38,7 +39,7 @@ def group_lost(tables: Tables) -> DataFrame:
     )
     place = F.row_number().over(W.partitionBy(*GROUP).orderBy("id"))
     return (
-        intervals.exploded(missing, "id")
+        _lasting(intervals.exploded(missing, "id"), tables)
         .withColumn("run", F.col("id") - place)
         .groupBy(*GROUP, "made_by", "run")
         .agg(F.min("id").alias("id"), F.max("id").alias("other_id"))
@@ -50,6 +51,19 @@ def group_lost(tables: Tables) -> DataFrame:
             )
         )
     )
+
+
+def _lasting(missing: DataFrame, tables: Tables) -> DataFrame:
+    """Return the ids that can't have expired: in a topic in which some do, those known not to."""
+    topics = F.broadcast(tables.expiring)
+    stored = acknowledged_runs(tables.puts).join(topics, ["run_id", "topic"], "leftsemi")
+    if is_never_any(stored):
+        return missing.join(topics, ["run_id", "topic"], "leftanti")
+    ids = stored.withColumn("id", F.explode(F.sequence("first", "last")))
+    is_its = F.exists("expires", lambda run: F.col("id").between(run[0], run[1]))
+    known = ids.where(~F.coalesce(is_its, F.lit(False))).select("run_id", "topic", "id").distinct()
+    others = missing.join(topics, ["run_id", "topic"], "leftanti")
+    return others.unionByName(missing.join(known, ["run_id", "topic", "id"], "leftsemi"))
 
 
 def _judged(tables: Tables) -> DataFrame:

@@ -3,9 +3,11 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
-from analytics.common.table_store import settled
-from analytics.tables.runs import one_host
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.groups import NS_OF_MS
+from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.tables import Tables, with_application
 
 ROW = (*KEY, "client_id", "topic")
@@ -15,14 +17,15 @@ def purge(tables: Tables) -> DataFrame:
     """Find answers that say more than was purged, and answers of what was purged before.
 
     The purges of an application's cluster stand in no record of it: what it is told is believed.
+    What is said to have expired is held against what its PUT asked for, where that is on record.
     """
-    return _unsaid(tables).unionByName(_kept(tables))
+    return _unsaid(tables).unionByName(_kept(tables)).unionByName(_of_expiry(tables))
 
 
 def _unsaid(tables: Tables) -> DataFrame:
     told = settled(
         with_application(tables.gets.where("tells_of_purge"), tables)
-        .where(~F.col("is_application"))
+        .where(~F.col("is_application") & ~F.col("tells_of_expiry"))
         .select(*ROW, F.col("last").alias("id"), "end_ns", one_host())
     )
     asked = _purges(tables, "purge")
@@ -31,6 +34,41 @@ def _unsaid(tables: Tables) -> DataFrame:
     named = [*same, F.col("purge_id") >= F.col("id"), is_before]
     return told.join(F.broadcast(asked), named, "leftanti").select(
         *_evidence("unsaid", F.lit(None))
+    )
+
+
+def _of_expiry(tables: Tables) -> DataFrame:
+    """Find the lowest ids of an answer that never expire (`unsaid`), or had not yet (`early`)."""
+    told = tables.gets.where("tells_of_expiry")
+    if is_never_any(told):
+        return told.select(*evidence())
+    ends = intervals.split(told.select(*ROW, one_host(), "end_ns", "first", "last"))
+    stored = acknowledged_runs(tables.puts).select(
+        *("run_id", "topic", "first", "last", "invoke_ns", "duplicate", "expires"),
+        one_host().alias("put_at"),
+    )
+    pieces = intervals.split(stored).withColumnsRenamed({"first": "put_first", "last": "put_last"})
+    low, high = F.greatest("first", "put_first"), F.least("last", "put_last")
+    ids = (
+        settled(ends)
+        .join(pieces, ["run_id", "topic", "bucket"])
+        .where(low <= high)
+        .withColumn("id", F.explode(F.sequence(low, high)))
+    )
+    is_its = F.filter("expires", lambda run: F.col("id").between(run[0], run[1]))
+    ms = F.get(F.get(is_its, F.lit(0)), F.lit(2))
+    # Clocks of two machines may differ by a hundredth in how fast they go.
+    passed = (F.col("end_ns") - F.col("invoke_ns")) * 100
+    is_early = ~F.col("duplicate") & (F.col("at") == F.col("put_at"))
+    is_early = is_early & (passed < F.col("ms") * (99 * NS_OF_MS))
+    word = F.when(F.col("ms").isNull(), "unsaid").when(is_early, "early")
+    return (
+        ids.withColumn("ms", ms)
+        .withColumn("word", word)
+        .where(F.col("word").isNotNull())
+        .groupBy(*ROW, "word")
+        .agg(F.min("id").alias("id"))
+        .select(*_evidence(F.col("word"), F.lit(None)))
     )
 
 
@@ -59,13 +97,13 @@ def _purges(tables: Tables, f: str) -> DataFrame:
     )
 
 
-def _evidence(detail: str, other_id: Column) -> list[Column]:
+def _evidence(detail: str | Column, other_id: Column) -> list[Column]:
     return evidence(
         run_id=F.col("run_id"),
         topic=F.col("topic"),
         client_id=F.col("client_id"),
         id=F.col("id"),
         other_id=other_id,
-        detail=F.lit(detail),
+        detail=F.lit(detail) if isinstance(detail, str) else detail,
         operations=F.array(operation()),
     )

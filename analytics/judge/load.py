@@ -49,6 +49,7 @@ SPECIMEN: Final[Mapping[str, tuple[str, Any]]] = {
     **{name: ("STRING", "") for name in ("digests", "properties", "keys")},
     **{name: ("ARRAY<BIGINT>", []) for name in ("marked", "keyed")},
     "times": ("ARRAY<ARRAY<BIGINT>>", []),
+    "expires": ("ARRAY<ARRAY<BIGINT>>", []),
     **{name: ("ARRAY<ARRAY<BIGINT>>", []) for name in schema.OF_LEASES},
     "letters": (f"ARRAY<{schema.LETTER}>", []),
 }
@@ -314,6 +315,7 @@ def _lacks() -> Column:
         ~F.coalesce(_has_a_digest_each("marked", "properties"), F.lit(False)),
         ~F.coalesce(_has_a_digest_each("keyed", "keys"), F.lit(False)),
         F.coalesce(F.exists("times", _is_no_time_run), F.lit(False)),
+        F.coalesce(F.exists("expires", _is_no_time_run), F.lit(False)),
         *_lacks_of_group(),
     ]
     return reduce(lambda left, right: left | right, rules)
@@ -612,7 +614,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
 def _says_more() -> Column:
     """Return whether the rules for a row rest on more than which columns it has."""
     names = (
-        *("digests", "marked", "properties", "keyed", "keys", "times", "letters"),
+        *("digests", "marked", "properties", "keyed", "keys", "times", "letters", "expires"),
         *schema.OF_LEASES,
     )
     texts = [F.col(name).isNotNull() for name in names]
@@ -624,7 +626,7 @@ def _says_more() -> Column:
 
 def _says_what_was_put() -> Column:
     """Return whether a row says times or properties of ids, or which are dead letters."""
-    said = F.col("times").isNotNull() | F.col("marked").isNotNull()
+    said = F.col("times").isNotNull() | F.col("marked").isNotNull() | F.col("expires").isNotNull()
     return said | F.col("letters").isNotNull()
 
 

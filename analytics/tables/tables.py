@@ -7,6 +7,7 @@ deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = i
 asides         the events that are of no PUT or GET, nor of what was handed over: few
 told           the ends that say when publications were stored, or which have keys and headers, or
                are dead letters
+expiring       the topics to which something was put that expires
 worked         one row a `group`, `ungroup` or `take`: what it says and was answered (groups.py)
 ends           one row a run: `end_ns`, when its last event was
 ticks          one row a millisecond in which PUTs were acknowledged: when first, when last
@@ -101,6 +102,7 @@ class Tables:
     gets: DataFrame
     asides: DataFrame
     told: DataFrame
+    expiring: DataFrame
     worked: DataFrame
     ends: DataFrame
     ticks: DataFrame
@@ -187,11 +189,13 @@ def build(
     standing = keep("standing", standing_of(puts, places, doubts))
     bound = keep("bound", bound_of(standing, puts))
     seen_in = (puts, answers, deliveries)
+    expiring = expiring_of(events)
     return Tables(
         puts=puts,
         gets=answers.drop(*OF_RUNS),
         asides=asides,
         told=keep("told", told_of(events) if is_timed else none_of(told_of(events))),
+        expiring=keep("expiring", expiring if is_timed else none_of(expiring)),
         worked=worked,
         ends=keep("ends", ends_of(tallies)),
         ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
@@ -250,6 +254,12 @@ def told_of(events: DataFrame) -> DataFrame:
     return events.where(is_end & said).select(*columns, F.col("t_ns").alias("end_ns"))
 
 
+def expiring_of(events: DataFrame) -> DataFrame:
+    """Return (run_id, topic) of the topics to which something was put that expires."""
+    is_put = (F.col("f") == "put") & F.col("expires").isNotNull()
+    return events.where(is_put).select("run_id", "topic").distinct()
+
+
 def puts_of(pairs: DataFrame) -> DataFrame:
     """Return `puts` of the PUTs with both their ends."""
     return pairs.select(
@@ -263,6 +273,7 @@ def puts_of(pairs: DataFrame) -> DataFrame:
         "outcome",
         F.coalesce("first_id", F.lit(0)).alias("first_id"),
         F.coalesce("duplicate", F.lit(False)).alias("duplicate"),
+        "expires",
         "invoke_ns",
         "end_ns",
         "digests",
@@ -278,7 +289,7 @@ def answers_of(pairs: DataFrame) -> DataFrame:
     `is_plain`: all is sound, and each run goes on where the one before it ends. `digests`: it was
     recorded by an application, whose publications do not say who put them: its runs have no
     producer. `tells_of_purge`: it says that its one run, which has none either, is purged: who was
-    told so is owed it no more than what it has.
+    told so is owed it no more than what it has; `tells_of_expiry`: that it has expired.
     """
     told = pairs.withColumn("tells_of_purge", is_told_of_purge("outcome"))
     answered = F.when(F.col("tells_of_purge"), F.lit("ok")).otherwise(F.col("outcome"))
@@ -304,6 +315,7 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         F.coalesce(_is_denied(), F.lit(False)).alias("is_denied"),
         _is_excessive().alias("is_excessive"),
         "tells_of_purge",
+        (F.col("tells_of_purge") & (F.col("error") == "expired")).alias("tells_of_expiry"),
         "is_single",
         F.when(F.col("is_single"), only_item["producer"]).alias("producer"),
         F.when(F.col("is_single"), only_item["shift"]).alias("shift"),

@@ -263,15 +263,45 @@ def purge(run: Run) -> Iterable[Evidence]:
     """Find what is said to be purged though no purge named it, and what was given though one had.
 
     The purges of an application's cluster stand in no record of it: what it is told is believed.
+    What is said to have expired is held against what its PUT asked for, where that is on record.
     """
     for get in run.answers:
-        if get.tells_of_purge:
+        if get.tells_of_purge and get.error == "expired":
+            yield from _of_expiry(run, get)
+        elif get.tells_of_purge:
             if not run.is_application and not any(_names(one, get) for one in run.purges):
                 yield _of_purge(run, get, max(get.ids()), None, "unsaid")
         elif get.brought:
             lowest, gone = min(get.ids()), _gone_before(run, get)
             if lowest <= gone:
                 yield _of_purge(run, get, lowest, gone, "kept")
+
+
+NS_OF_MS = 1_000_000
+
+
+def _of_expiry(run: Run, get: RecordedOperation) -> Iterable[Evidence]:
+    """Find the lowest ids that never expire (`unsaid`), and that had not yet (`early`)."""
+    told = range(min(get.ids()), max(get.ids()) + 1)
+    found: dict[str, int] = {}
+    for put in run.stored_in.get(get.named, ()):
+        first = put.first_id or 0
+        for id_ in range(max(first, told[0]), min(first + put.count - 1, told[-1]) + 1):
+            ms = put.expiry_of(id_)
+            is_apart = put.is_duplicate or put.host != get.host
+            if ms is None or (not is_apart and _is_early(put, get, ms)):
+                word = "unsaid" if ms is None else "early"
+                found[word] = min(id_, found.get(word, id_))
+    for word, id_ in found.items():
+        yield _of_purge(run, get, id_, None, word)
+
+
+def _is_early(put: RecordedOperation, get: RecordedOperation, ms: int) -> bool:
+    """Whether less time has passed since a PUT was sent than until it expires.
+
+    Clocks of two machines may differ by a hundredth in how fast they go.
+    """
+    return (get.end - put.invoke) * 100 < 99 * ms * NS_OF_MS
 
 
 def _names(purge: PurgeRow, get: RecordedOperation) -> bool:

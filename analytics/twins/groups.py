@@ -297,11 +297,21 @@ def group_lost(run: Run) -> Iterable[Evidence]:
             for id_ in group.settled
             if id_ > purged
             and id_ not in group.done
+            and not _may_have_expired(run, group.topic, id_)
             and (group.topic, group.name, id_) not in buried
             and not _may_be_buried(group, id_)
         ]
         for first, last in _runs(missing):
             yield _row(run, group, first, "settled", group.witness(), to=last)
+
+
+def _may_have_expired(run: Run, topic: str, id_: int) -> bool:
+    """Whether a publication of a topic in which some do may have expired."""
+    return topic in run.expiring and not any(
+        put.first_id <= id_ < put.first_id + put.count and put.expiry_of(id_) is None
+        for put in run.stored_in.get(topic, ())
+        if put.first_id
+    )
 
 
 def _may_be_buried(group: GroupHistory, id_: int) -> bool:

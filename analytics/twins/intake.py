@@ -365,6 +365,7 @@ _FIELDS: Final[Mapping[str, Test]] = {
     "corrupt": _is_list(_is_corrupt),
     "digests": _is_digests,
     "times": _is_list(_is_time_run),
+    "expires": _is_list(_is_time_run),
     "marked": _is_list(_is_id),
     "properties": _is_digests,
     "keyed": _is_list(_is_id),

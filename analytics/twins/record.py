@@ -27,7 +27,7 @@ OF_GROUPS: Final = frozenset({"group", "ungroup", "take"})
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"}) | OF_GROUPS
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})
 PURGES: Final = frozenset({"purge", "purged"})
-GONE: Final = ("purged", "gap")  # errors that say what is gone
+GONE: Final = ("purged", "gap", "expired")  # errors that say what is gone
 DIGEST_DIGITS: Final = 16
 
 
@@ -104,6 +104,7 @@ class RecordedOperation:
     the one that it is about, which is the question's if it brought nothing; `asked`: the cursor of
     that one that it asked with; `given`: what it brought, in order, `corrupt` apart.
     `times`: runs of first id, last id and their time; `properties`: digests by id, of an ACK.
+    `expires`: of a PUT's ACK, runs of first id, last id and ms; `may_expire`: its invoke says some.
     `tells_of_purge`: it brought nothing, and said that the ids in `given` are purged: who was told
     so is owed them no more than what it has, and does not know whose they were.
     `letters`: dead letters; `nobodys`: their ids, where they stand in no other list of what came.
@@ -141,6 +142,8 @@ class RecordedOperation:
     tells_of_purge: bool = False
     times: list[tuple[int, int, int]] = field(default_factory=list)
     properties: dict[int, str] = field(default_factory=dict)
+    expires: list[tuple[int, int, int]] = field(default_factory=list)
+    may_expire: bool = False
     given: list[Given] = field(default_factory=list)
     corrupt: list[tuple[int, str]] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
@@ -176,6 +179,10 @@ class RecordedOperation:
     def counters(self) -> range:
         """The counters of a PUT."""
         return range(0) if self.counter is None else range(self.counter, self.counter + self.count)
+
+    def expiry_of(self, id_: int) -> int | None:
+        """Return after how many ms what a PUT has stored under an id expires, None if never."""
+        return next((ms for first, last, ms in self.expires if first <= id_ <= last), None)
 
     @property
     def placed(self) -> bool:
@@ -293,6 +300,20 @@ class Record:
         found: dict[tuple[str, str], list[RecordedHandling]] = defaultdict(list)
         for row in sorted(self.handlings, key=lambda one: one.time):
             found[row.client, row.topic].append(row)
+        return found
+
+    @cached_property
+    def expiring(self) -> set[str]:
+        """The topics to which something was put that expires."""
+        return {put.topic for put in self.of("put") if put.may_expire}
+
+    @cached_property
+    def stored_in(self) -> dict[str, list[RecordedOperation]]:
+        """The PUTs that were told where they stand, by topic."""
+        found: dict[str, list[RecordedOperation]] = defaultdict(list)
+        for put in self.of("put"):
+            if put.placed:
+                found[put.topic].append(put)
         return found
 
     def gets_of(self, client: str, topic: str) -> list[RecordedOperation]:
@@ -535,6 +556,9 @@ def _fill_put(put: RecordedOperation, begun: Event, ended: Event) -> None:
     put.count = begun.get("count") or ended.get("count") or 1
     put.is_duplicate = bool(ended.get("duplicate"))
     put.first_id = ended.get("first_id")
+    put.may_expire = "expires" in begun or "expires" in ended
+    if put.is_ok:
+        put.expires = [(first, last, ms) for first, last, ms in ended.get("expires") or ()]
 
 
 def _fill_get(get: RecordedOperation, begun: Event, ended: Event) -> None:

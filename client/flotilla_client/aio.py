@@ -20,7 +20,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -683,12 +683,13 @@ class AsyncClient:
         *,
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        expires: float | timedelta | None = None,
         timeout: Duration | None = None,
         allow_unheard: bool = False,
     ) -> PutResult:
         """Publish, joined with what other tasks publish meanwhile; see `Client.publish`."""
         with self._session.spans.publishing(topic) as span:
-            publication = span.carried(publication_of(publication, key, headers))
+            publication = span.carried(publication_of(publication, key, headers, expires))
             unheard = unheard_of(allow_unheard)
             result = await self._publish_one(topic, publication, timeout, unheard)
             span.stored(result)
@@ -719,6 +720,7 @@ class AsyncClient:
         *,
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        expires: float | timedelta | None = None,
         timeout: Duration | None = None,
         allow_unheard: bool = False,
     ) -> asyncio.Future[PutResult]:
@@ -735,7 +737,7 @@ class AsyncClient:
             parts.soon.told(call, future)
 
         with session.spans.publishing(topic) as span:
-            publication = span.carried(publication_of(publication, key, headers))
+            publication = span.carried(publication_of(publication, key, headers, expires))
             call = session.put_one(topic, publication, end_ms, told, unheard)
             await parts.soon.room(end_ms)
             session.check_open()
@@ -751,9 +753,10 @@ class AsyncClient:
         *,
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        expires: float | timedelta | None = None,
     ) -> PutResult:
         """Publish; see `Client.put`."""
-        publication = publication_of(publication, key, headers)
+        publication = publication_of(publication, key, headers, expires)
         return await self._publish_one(topic, publication, None, "warn")
 
     async def _publish_one(
@@ -1191,9 +1194,10 @@ class AsyncProducer:
         *,
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        expires: float | timedelta | None = None,
     ) -> asyncio.Future[PutResult]:
         """Queue a publication; the future's result has its own id. Errors as `Producer.send`'s."""
-        publication = publication_of(publication, key, headers)
+        publication = publication_of(publication, key, headers, expires)
         end_ms = now_ms() + self._producer.deadline_ms
         try:
             async with asyncio.timeout(self._producer.deadline_ms / 1000), self._sending:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from flotilla_client.client import DEADLINE_MS_MAX, endpoints_of
+from flotilla_client.policies import age_text, parse_age
+from flotilla_client.properties import EXPIRES_MS_MAX
 from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW
 from flotilla_client.version import VERSION
 
@@ -63,6 +65,17 @@ def deadline_s(text: str) -> float:
     if patience_s * 1000 < 1:
         raise argparse.ArgumentTypeError(f"{text} is not from 0.001 to {SECONDS_MAX}")
     return patience_s
+
+
+def expiry(text: str) -> timedelta:
+    """Return a time such as 30s, 12h or 7d."""
+    try:
+        ms = parse_age(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if ms > EXPIRES_MS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is over {age_text(EXPIRES_MS_MAX)}")
+    return timedelta(milliseconds=ms)
 
 
 def directory_type(text: str) -> str:

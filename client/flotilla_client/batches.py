@@ -7,27 +7,31 @@ the outbox (state.py), or when a batch is sent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from flotilla_client import checks, properties, protocol
 from flotilla_client.errors import BY_CODE, TooLarge
-from flotilla_client.properties import Enveloped, Properties, Publication
+from flotilla_client.properties import Enveloped, Publication
 from flotilla_client.protocol import ProtocolError
 
 Publishable = bytes | str | Publication
 
 
 def publication_of(
-    publication: Publishable, key: str | bytes | None, headers: Mapping[str, str | bytes] | None
+    publication: Publishable,
+    key: str | bytes | None,
+    headers: Mapping[str, str | bytes] | None,
+    expires: float | timedelta | None = None,
 ) -> Publishable:
-    """Return a publication with the key and the headers that were given beside it.
+    """Return a publication with the key, the headers and the expiry that were given beside it.
 
     Raises TypeError if it has its own.
     """
-    if key is None and headers is None:
+    if key is None and headers is None and expires is None:
         return publication
     if isinstance(publication, Publication):
-        raise TypeError("a Publication has its key and its headers: give none beside it")
-    return Publication(publication, key, {} if headers is None else headers)
+        raise TypeError("a Publication has its key, headers and expiry: give none beside it")
+    return Publication(publication, key, {} if headers is None else headers, expires)
 
 
 def batches_of(publications: Sequence[Publishable]) -> list[tuple[bytes, bytes]]:
@@ -84,7 +88,7 @@ def _enveloped(publication: Publication) -> bytes:
     if type(data) is Enveloped:
         raise TypeError("a publication is bytes or text, not another one with properties")
     try:
-        envelope = properties.encode(Properties(publication.key, publication.headers))
+        envelope = properties.encode(publication.properties)
     except ProtocolError as error:
         raise BY_CODE[error.code](error.message, details=error.details) from error
     if not envelope:

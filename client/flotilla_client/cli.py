@@ -33,6 +33,7 @@ from flotilla_client.arguments import (
     deadline_s,
     directory_type,
     endpoints_type,
+    expiry,
     file_type,
     seconds,
     start,
@@ -262,6 +263,12 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
         action=OneHeader,
         metavar="NAME=VALUE",
         help="one more header; with `put -` key and headers are of each line",
+    )
+    put.add_argument(
+        "--expires",
+        type=expiry,
+        metavar="TIME",
+        help="give it to nobody any more so long after it was stored (30s, 12h, 7d); level 5",
     )
     put.add_argument(
         "text",
@@ -550,7 +557,12 @@ def _unsub(client: Client, options: Any) -> int:
 
 
 def _put(client: Client, options: Any) -> int:
-    wrap = functools.partial(publication_of, key=options.publication_key, headers=options.header)
+    wrap = functools.partial(
+        publication_of,
+        key=options.publication_key,
+        headers=options.header,
+        expires=options.expires,
+    )
     if options.text == "-":
         code, unheard = _put_lines(client, options.topic, Lines(sys.stdin.fileno()), wrap)
         return REFUSED if code == OK and unheard and not options.allow_unheard else code
@@ -840,6 +852,8 @@ def _as_json(message: Message, attempt: int | None = None) -> bytes:
         row["timestamp"] = message.timestamp.isoformat(timespec="milliseconds")
     if message.key is not None:
         row |= _named("key", message.key)
+    if message.expires_ms is not None:
+        row["expires_ms"] = message.expires_ms
     for name, value in message.headers.items():
         for kind, shown in _named("headers", value).items():
             row.setdefault(kind, {})[name] = shown

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, nullcontext
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -785,6 +785,7 @@ class Client:
         *,
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        expires: float | timedelta | None = None,
         timeout: Duration | None = None,
         allow_unheard: bool = False,
     ) -> PutResult:
@@ -792,8 +793,9 @@ class Client:
 
         What other threads publish meanwhile goes out with it, in the order of the calls. `key`,
         `headers`: stored and handed over with it, as in a `Publication` (Unsupported below feature
-        level 4). `timeout` (seconds or a timedelta): of the whole call, every wait included; None:
-        the client's.
+        level 4). `expires` (seconds or a timedelta): so long after it was stored it is given to
+        nobody any more (Unsupported below level 5). `timeout` (seconds or a timedelta): of the
+        whole call, every wait included; None: the client's.
 
         Raises NoSubscribers if nobody subscribes to the topic and no policy keeps it: then it is
         not stored, and will not be. `allow_unheard`: the result's `stored` says it instead.
@@ -805,7 +807,7 @@ class Client:
         ticket, session = Ticket(), self._session
         end_ms, unheard = session.end_ms(timeout), unheard_of(allow_unheard)
         with session.spans.publishing(topic) as span:
-            publication = span.carried(publication_of(publication, key, headers))
+            publication = span.carried(publication_of(publication, key, headers, expires))
             call = session.put_one(topic, publication, end_ms, ticket.waker(), unheard)
             self._publish(ticket, [call], end_ms)
             [result] = call.results()
@@ -841,6 +843,7 @@ class Client:
         *,
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        expires: float | timedelta | None = None,
         timeout: Duration | None = None,
         allow_unheard: bool = False,
     ) -> Future[PutResult]:
@@ -855,7 +858,7 @@ class Client:
         parts = self._parts.here()
         end_ms, unheard = parts.session.end_ms(timeout), unheard_of(allow_unheard)
         with parts.session.spans.publishing(topic) as span:
-            publication = span.carried(publication_of(publication, key, headers))
+            publication = span.carried(publication_of(publication, key, headers, expires))
 
             def make(told: Callable[[], None]) -> Call:
                 return parts.session.put_one(topic, publication, end_ms, told, unheard)
@@ -871,11 +874,11 @@ class Client:
         *,
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        expires: float | timedelta | None = None,
     ) -> PutResult:
         """Publish as `publish` does, but where nobody subscribes warn and return `stored` False.
 
-        `key`, `headers`: stored and handed over with it, as in a `Publication`. Raises Unsupported
-        if the cluster's feature level is below 4.
+        `key`, `headers`, `expires`: as in `publish`.
 
         An error that is not definite (`Unavailable` never is) leaves the publication in the outbox:
         it will be sent, once and in order, before the topic's next `put`, by `flush`, or by the
@@ -883,7 +886,7 @@ class Client:
         """
         ticket = Ticket()
         session, end_ms = self._session, self._end_ms()
-        publication = publication_of(publication, key, headers)
+        publication = publication_of(publication, key, headers, expires)
         call = session.put_one(topic, publication, end_ms, ticket.waker())
         self._publish(ticket, [call], end_ms)
         [result] = call.results()
@@ -892,7 +895,7 @@ class Client:
     def put_many(self, topic: str, publications: Sequence[Publishable]) -> list[PutResult]:
         """Publish in order, packed into as few batches as possible; one result a batch.
 
-        Those with a key or headers are given as `Publication`.
+        Those with a key, headers or an expiry are given as `Publication`.
 
         What other threads publish meanwhile goes out with it, in the order of the calls.
 

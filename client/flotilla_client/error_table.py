@@ -84,6 +84,12 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "`first_id` to `last_id` of `topic` were purged; who asks behind `last_id` goes on.",
         ),
         ErrorRow(
+            "expired",
+            True,
+            "never",
+            "`first_id` to `last_id` of `topic` have expired; who asks behind `last_id` goes on.",
+        ),
+        ErrorRow(
             "gap",
             True,
             "never",

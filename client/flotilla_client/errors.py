@@ -12,6 +12,7 @@
     │   ├── AlreadyAcknowledged       asked for publications that are gone
     │   ├── Purged                    an administrator removed what was not read yet
     │   ├── Gap                       the topic's policy does not keep it any more
+    │   ├── Expired                   its publisher asked for that; the library goes on behind it
     │   ├── Moved                     the subscription was moved by another process
     │   ├── CounterGap                the state directory and the broker disagree
     │   ├── Fenced                    a newer process took up this client_id
@@ -158,6 +159,15 @@ class Purged(Refused):
     """
 
     CODE = "purged"
+
+
+class Expired(Refused):
+    """Publications have expired that this subscriber had not read: `first_id` to `last_id`.
+
+    Their publisher asked for it. No reader is told: the library goes on behind them by itself.
+    """
+
+    CODE = "expired"
 
 
 class Gap(Refused):

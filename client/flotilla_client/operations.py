@@ -31,6 +31,7 @@ from flotilla_client.errors import (
     ClusterRecovered,
     CounterGap,
     DiskFull,
+    Expired,
     Fenced,
     FlotillaError,
     Forgotten,
@@ -60,6 +61,9 @@ RESUMES_MAX: Final = 3  # each needs another process that resumes the same id at
 GET_SLICE_MS: Final = 5_000  # a parked GET's dead node is noticed that much later, no more
 LAST_IDS_BYTES_MAX: Final = 12 * 1024  # of one GET: its header has HEADER_BYTES_MAX
 GET_SLICES_MIN: Final = 4  # in a deadline: others come to their turn; see attempt_timeout_ms
+EXPIRED_RUNS_MAX: Final = 1_000  # that one `get` or `read` passes; more with the next one
+# What this library knows that others may not: what it is sent is made for who asks.
+KNOWN: Final[Mapping[str, Any]] = {"properties": True, "expiry": True}
 # Whoever asks, whenever: what a PUT is `too_many` of (a client's topics, ids) never gets fewer.
 REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request", "too_many"})
 
@@ -571,17 +575,27 @@ class Operations:
     # --- reading --------------------------------------------------------------------------------
 
     def get(self, topic: str | None, wait_ms: int, max_count: int) -> Steps[Delivery | None]:
-        """GET once; nobody has it in hand before `readers` has handed it over.
+        """GET; nobody has it in hand before `readers` has handed it over.
 
         Who was told what is gone and comes back goes on behind it: a process that dies in between
-        is told again.
+        is told again. What has expired is passed at once: nobody waits for it.
         """
         if topic is not None:
             check_topic(topic)
         yield from self.opened()
         self.go_on_behind_what_is_gone()
+        for _ in range(EXPIRED_RUNS_MAX):
+            try:
+                return (yield from self._get(topic, wait_ms, max_count))
+            except Expired as error:
+                if "last_id" in error.details:
+                    self.readers.pass_over(error.details["topic"], error.details["last_id"])
+        return None
+
+    def _get(self, topic: str | None, wait_ms: int, max_count: int) -> Steps[Delivery | None]:
+        """GET once."""
         body, told = self._position(topic)
-        body |= {"max_count": max_count, "wait_ms": wait_ms, "properties": True}
+        body |= {"max_count": max_count, "wait_ms": wait_ms, **KNOWN}
         had, patterns = ({}, {}) if topic else (self.state.cursors(), self.state.patterns())
         placed = {name: self.state.placed(name) for name in (had if topic is None else (topic,))}
         operation = self.invoke(
@@ -590,7 +604,7 @@ class Operations:
         ask = Ask(self.request(protocol.GET, topic or "", body), wait_ms)
         try:
             done = yield from self.asked(ask)
-        except (Purged, Gap) as error:
+        except (Purged, Gap, Expired) as error:
             gone, start = error.details["topic"], error.details["first_id"] - 1
             if self._heard_of(gone, start, 0, patterns, _by(error)):
                 had[gone] = start
@@ -598,7 +612,8 @@ class Operations:
                 self.failed(operation, error)
                 return None
             self.failed(operation, error, cursor=had.get(error.details["topic"]))
-            self._gone[error.details["topic"]] = error.details["last_id"]
+            if not isinstance(error, Expired):
+                self._gone[error.details["topic"]] = error.details["last_id"]
             raise
         except Moved as error:
             self.failed(operation, error)
@@ -639,7 +654,7 @@ class Operations:
             if any(self._told.get(topic) != cursor for topic, cursor in cursors.items()):
                 yield from self.get(None, 0, 1)
 
-    def _is_old(self, error: Purged | Gap) -> bool:
+    def _is_old(self, error: Purged | Gap | Expired) -> bool:
         """Return whether this subscriber has all that is gone; what it has not is left in it.
 
         The broker may be behind: then it is told.
@@ -705,14 +720,21 @@ class Operations:
         return delivery.since(first_id + known, 0) if known else delivery
 
     def read(self, topic: str, from_id: int, max_count: int) -> Steps[Delivery | None]:
-        """READ, by nobody in particular; it moves nothing, and nothing is in hand."""
+        """READ, by nobody in particular; it moves nothing, and nothing is in hand.
+
+        From the first on that has not expired.
+        """
         check_topic(topic)
-        body = {"from_id": from_id, "max_count": max_count, "properties": True}
-        done = yield Ask(Request(protocol.READ, "", topic, body=body))
-        reply: Reply = done.reply
-        if not reply.body.get("count"):
-            return None
-        return _delivered(reply, 0)
+        for _ in range(EXPIRED_RUNS_MAX):
+            body = {"from_id": from_id, "max_count": max_count, **KNOWN}
+            try:
+                done = yield Ask(Request(protocol.READ, "", topic, body=body))
+            except Expired as error:
+                from_id = error.details["last_id"] + 1
+                continue
+            reply: Reply = done.reply
+            return _delivered(reply, 0) if reply.body.get("count") else None
+        return None
 
     def subscribers(self, topic: str) -> Steps[list[SubscriberInfo]]:
         """TOPICS of one topic's subscribers, by nobody in particular."""
@@ -831,7 +853,7 @@ class Operations:
     def failed(self, operation: Operation, error: FlotillaError, cursor: int | None = None) -> None:
         """Record that an operation did not succeed."""
         details = error.details
-        gone = details if isinstance(error, Purged | Gap) else {}
+        gone = details if isinstance(error, Purged | Gap | Expired) else {}
         outcome = Outcome(
             details.get("attempts", 0),
             details.get("node", ""),

@@ -150,6 +150,14 @@ def parse_size(text: str) -> int:
     return _amount(text, int(found[1]) * units[found[2].upper()])
 
 
+def parse_age(text: str) -> int:
+    """Return the milliseconds of `90s`, `12h` or `500ms`. Raises ValueError."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or found[2].upper() not in _AGES:
+        raise ValueError(f"{text!r} is no time: 7d, 12h, 30m, 45s, 500ms")
+    return _amount(text, int(found[1]) * _AGES[found[2].upper()])
+
+
 def _amount(text: str, amount: int) -> int:
     if not 1 <= amount <= AMOUNT_MAX:
         raise ValueError(f"{text!r} is not from 1 to {AMOUNT_MAX}")

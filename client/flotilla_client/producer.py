@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -222,13 +223,15 @@ class Producer:
         *,
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        expires: float | timedelta | None = None,
     ) -> Future[PutResult]:
-        """Queue a publication; the future's result has its own id. `key`, `headers`: as in `put`.
+        """Queue a publication; the future's result has its own id. `key`, `headers`,
+        `expires`: as in `publish`.
 
         Blocks while the queue is full; raises Overloaded after the deadline, TooLarge, Closed, or
         what stopped the producer.
         """
-        publication = publication_of(publication, key, headers)
+        publication = publication_of(publication, key, headers, expires)
         return self.send_by(publication, _now_ms() + self.deadline_ms)
 
     def send_by(self, publication: Publishable, end_ms: float) -> Future[PutResult]:

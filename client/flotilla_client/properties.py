@@ -1,19 +1,22 @@
-"""What a publication has beside its bytes: a key and headers, and how they travel with it.
+"""What a publication has beside its bytes: key, headers, expiry, and how they travel with it.
 
 What lives here: the envelope that a publication with properties begins with, its limits, its strict
-reading. What must not: batches (protocol.py), and what anybody does with a key.
+reading. What must not: batches (protocol.py), what anybody does with a key, when a publication has
+expired (cluster/store/expiry.py).
 
 An envelope is `version` (uint8, 1), `size` (uint16) of the fields, the fields; numbers are little
-endian. A field is a tag (uint8) and, of a key, `size` (uint16) and the value; of a header `size`
-(uint8) and the name, `size` (uint16) and the value. The tag says whether the value is text (UTF-8)
-or bytes. First the key, if there is one, then the headers, in their order, no name twice. What has
-no properties has no envelope. So each has one encoding, and each encoding one meaning.
+endian. A field is a tag (uint8) and, of an expiry, the milliseconds (uint64); of a key, `size`
+(uint16) and the value; of a header `size` (uint8) and the name, `size` (uint16) and the value. The
+tag says whether the value is text (UTF-8) or bytes. First the expiry, if there is one, then the
+key, then the headers, in their order, no name twice. What has no properties has no envelope. So
+each has one encoding, and each encoding one meaning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Final
 
 from flotilla_client.error_table import ProtocolError
@@ -24,29 +27,69 @@ KEY_BYTES_MAX: Final = 1024  # a name of what the publication is about, not a do
 HEADERS_MAX: Final = 64
 HEADER_NAME_BYTES_MAX: Final = 255  # as a topic's
 PROPERTIES_BYTES_MAX: Final = 16 * 1024  # of an envelope: as the header of a request
+EXPIRES_MS_MAX: Final = 315_360_000_000  # ten years: what is to stay longer needs no expiry
 
-_KEY_TEXT, _KEY_BYTES, _HEADER_TEXT, _HEADER_BYTES = 1, 2, 3, 4
+_KEY_TEXT, _KEY_BYTES, _HEADER_TEXT, _HEADER_BYTES, _EXPIRY = 1, 2, 3, 4, 5
+_EXPIRY_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """A publication's `key` (None: it has none) and `headers`."""
+    """A publication's `key` (None: it has none) and `headers`.
+
+    `expires_ms`: so long after it was stored it is given to nobody any more; 0: it never expires.
+    """
 
     key: str | bytes | None = None
     headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
+    expires_ms: int = 0
+
+    def of(self, data: bytes | str) -> Publication:
+        """Return something to be published with them."""
+        expires = timedelta(milliseconds=self.expires_ms) if self.expires_ms else None
+        return Publication(data, self.key, self.headers, expires)
+
+    def lasting(self) -> Properties:
+        """Return them without an expiry."""
+        return replace(self, expires_ms=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Bytes or text to be published with a key or with headers; wherever a publication is taken.
+    """Bytes or text to be published with properties; wherever a publication is taken.
 
     `key`: what it is about. `headers` {name: text or bytes}, names printable. Both are stored and
-    handed over with it, as they are.
+    handed over with it, as they are. `expires`: so long (seconds, or a timedelta) after it was
+    stored it is given to nobody any more; None: it never expires.
     """
 
     data: bytes | str
     key: str | bytes | None = None
     headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
+    expires: float | timedelta | None = None
+
+    @property
+    def properties(self) -> Properties:
+        """What it is published with. Raises TypeError, ProtocolError `bad_request`."""
+        return Properties(self.key, self.headers, _milliseconds(self.expires))
+
+
+def _milliseconds(expires: float | timedelta | None) -> int:
+    """Return an expiry in ms, 0 for none; a part of one counts as one."""
+    if expires is None:
+        return 0
+    if isinstance(expires, timedelta):
+        expires = expires / timedelta(seconds=1)
+    if isinstance(expires, bool) or not isinstance(expires, int | float):
+        raise TypeError(f"expires is seconds or a timedelta, not {type(expires).__name__}")
+    if not 0 < expires <= EXPIRES_MS_MAX / 1000:
+        raise _bad_expiry(f"{expires} s")
+    return max(1, round(expires * 1000))
+
+
+def _bad_expiry(what: str) -> ProtocolError:
+    message = f"a publication expires after 1 ms to {EXPIRES_MS_MAX} ms (ten years), not {what}"
+    return ProtocolError("bad_request", message)
 
 
 class Enveloped(bytes):
@@ -64,6 +107,10 @@ def encode(properties: Properties) -> bytes:
     Raises TypeError, and ProtocolError `bad_request`, `too_large`.
     """
     fields = bytearray()
+    if properties.expires_ms:
+        _check_expiry(properties.expires_ms)
+        fields.append(_EXPIRY)
+        fields += properties.expires_ms.to_bytes(_EXPIRY_BYTES, "little")
     key = properties.key
     if key is not None:
         value, is_text = _value("key", key)
@@ -91,6 +138,11 @@ def encode(properties: Properties) -> bytes:
     if HEAD_BYTES + len(fields) > PROPERTIES_BYTES_MAX:
         raise _too_large(f"properties of {HEAD_BYTES + len(fields)} bytes", PROPERTIES_BYTES_MAX)
     return bytes((VERSION, *len(fields).to_bytes(2, "little"))) + fields
+
+
+def _check_expiry(expires_ms: int) -> None:
+    if not 1 <= expires_ms <= EXPIRES_MS_MAX:
+        raise _bad_expiry(f"{expires_ms} ms")
 
 
 def _value(what: str, value: object) -> tuple[bytes, bool]:
@@ -127,15 +179,28 @@ def envelope_bytes(publication: bytes) -> int:
 
 
 def key_field(data: bytes, start: int = 0) -> bytes | None:
-    """Return the key that the properties at `start` begin with, as it is encoded; None: no key.
+    """Return the key of the properties at `start`, as it is encoded; None: no key.
 
     They were read before. Two keys are one if these bytes are equal: of the same kind, and the
     same.
     """
-    first = start + HEAD_BYTES
-    if data[first] not in (_KEY_TEXT, _KEY_BYTES):
+    first, end = start + HEAD_BYTES, start + envelope_bytes(data[start : start + HEAD_BYTES])
+    if data[first] == _EXPIRY:
+        first += 1 + _EXPIRY_BYTES
+    if first == end or data[first] not in (_KEY_TEXT, _KEY_BYTES):
         return None
     return data[first : first + 3 + int.from_bytes(data[first + 1 : first + 3], "little")]
+
+
+def expiry_of(publication: bytes) -> int:
+    """Return the `expires_ms` of a publication that begins with properties; they were read before.
+
+    0: it never expires.
+    """
+    if publication[HEAD_BYTES] != _EXPIRY:
+        return 0
+    first = HEAD_BYTES + 1
+    return int.from_bytes(publication[first : first + _EXPIRY_BYTES], "little")
 
 
 def decode(publication: bytes) -> tuple[Properties, int]:
@@ -152,7 +217,14 @@ def decode(publication: bytes) -> tuple[Properties, int]:
         raise _malformed(f"{end} bytes of a publication of {len(publication)}")
     key: str | bytes | None = None
     headers: dict[str, str | bytes] = {}
-    position = HEAD_BYTES
+    expires_ms, position = 0, HEAD_BYTES
+    if publication[position] == _EXPIRY:
+        position += 1 + _EXPIRY_BYTES
+        if position > end:
+            raise _malformed("the expiry goes beyond their end")
+        expires_ms = expiry_of(publication)
+        _check_expiry(expires_ms)
+    first = position
     while position < end:
         tag = publication[position]
         if tag in (_HEADER_TEXT, _HEADER_BYTES):
@@ -163,7 +235,7 @@ def decode(publication: bytes) -> tuple[Properties, int]:
                 raise _malformed(f"header {name!r} is there twice")
             value, position = _sized(publication, position, 2, end)
             headers[name] = _text(value) if tag == _HEADER_TEXT else value
-        elif tag in (_KEY_TEXT, _KEY_BYTES) and position == HEAD_BYTES:
+        elif tag in (_KEY_TEXT, _KEY_BYTES) and position == first:
             value, position = _sized(publication, position + 1, 2, end)
             if len(value) > KEY_BYTES_MAX:
                 raise _too_large(f"key of {len(value)} bytes", KEY_BYTES_MAX)
@@ -172,7 +244,7 @@ def decode(publication: bytes) -> tuple[Properties, int]:
             raise _malformed(f"no field begins with {tag} at byte {position}")
     if len(headers) > HEADERS_MAX:
         raise _too_large(f"{len(headers)} headers", HEADERS_MAX)
-    return Properties(key, headers), end
+    return Properties(key, headers, expires_ms), end
 
 
 def _sized(publication: bytes, start: int, size_bytes: int, end: int) -> tuple[bytes, int]:

@@ -26,6 +26,7 @@ from flotilla_client.error_table import ErrorRow as ErrorRow
 from flotilla_client.error_table import ProtocolError as ProtocolError
 from flotilla_client.error_table import nak_body as nak_body
 from flotilla_client.policies import check_parts
+from flotilla_client.properties import EXPIRES_MS_MAX as EXPIRES_MS_MAX
 from flotilla_client.properties import HEADER_NAME_BYTES_MAX as HEADER_NAME_BYTES_MAX
 from flotilla_client.properties import HEADERS_MAX as HEADERS_MAX
 from flotilla_client.properties import KEY_BYTES_MAX as KEY_BYTES_MAX
@@ -34,8 +35,10 @@ from flotilla_client.properties import (
     Enveloped,
     Properties,
     envelope_bytes,
+    expiry_of,
 )
 from flotilla_client.properties import decode as decode_properties
+from flotilla_client.properties import encode as encode_properties
 
 PROTOCOL_VERSION: Final = 1
 
@@ -153,7 +156,7 @@ class Request:
 
     `epoch` None: sent by hand, not fenced. `body` holds the checked fields of the type.
     `lengths` and `data` are empty unless the request carried a batch. `has_properties`: of any
-    publication in it.
+    publication in it; `has_expiry`: any of them expires.
     """
 
     type: str
@@ -165,6 +168,7 @@ class Request:
     lengths: bytes = b""
     data: bytes = b""
     has_properties: bool = False
+    has_expiry: bool = False
 
 
 @dataclass(slots=True)
@@ -337,6 +341,33 @@ def stripped(lengths: bytes, data: bytes) -> tuple[bytes, bytes]:
     return pack(list(map(text_of, unpack(lengths, data))))
 
 
+def batch_without_expiry(lengths: bytes, data: bytes) -> tuple[bytes, bytes]:
+    """Return a batch without the expiries in it, for who knows of none; they were read before."""
+    if sum(batch_sizes(lengths, len(data))) == len(data):
+        return lengths, data  # as a rule: none has properties
+    return pack(list(map(lasting, unpack(lengths, data))))
+
+
+def lasting(publication: bytes) -> bytes:
+    """Return a publication of `unpack` without its expiry."""
+    if type(publication) is not Enveloped or not expiry_of(publication):
+        return publication
+    properties, end = decode_properties(publication)
+    envelope, text = encode_properties(properties.lasting()), publication[end:]
+    return Enveloped(envelope + text) if envelope else text
+
+
+def expiries(lengths: bytes, data: bytes) -> list[int]:
+    """Return each publication's `expires_ms`, 0 for none, of a batch that was read before."""
+    found: list[int] = []
+    start = 0
+    for size in struct.unpack(f"<{len(lengths) >> 2}I", lengths):
+        end = start + (size & _SIZE)
+        found.append(expiry_of(data[start:end]) if size & HAS_PROPERTIES else 0)
+        start = end
+    return found
+
+
 # --- encoding -----------------------------------------------------------------------------------
 
 
@@ -420,6 +451,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
         lengths,
         data,
         bool(properties),
+        any(each.expires_ms for each in properties.values()),
     )
     _CHECKS[kind](request)
     return request
@@ -727,6 +759,7 @@ def _check_take(request: Request) -> None:
         "max_count": min(1 if max_count is None else max_count, most),
         "max_bytes": min(_integer(body, "max_bytes", 1) or BATCH_BYTES_MAX, BATCH_BYTES_MAX),
         "lease_ms": _integer(body, "lease_ms", LEASE_MS_MIN, LEASE_MS_MAX),
+        "expiry": body.get("expiry") is True,
         "wait_ms": min(_integer(body, "wait_ms", 0) or 0, GET_WAIT_MS_MAX),
         "acks": _settlements(body, "acks", 0, 0),
         "naks": _settlements(body, "naks", 0, DELAY_MS_MAX),
@@ -766,6 +799,7 @@ def _bounds(body: Mapping[str, Any]) -> dict[str, Any]:
         "max_bytes": min(_integer(body, "max_bytes", 1) or BATCH_BYTES_MAX, BATCH_BYTES_MAX),
         "text": body.get("text") is True,
         "properties": body.get("properties") is True,
+        "expiry": body.get("expiry") is True,
     }
     if bounds["text"] and bounds["max_count"] != 1:
         raise ProtocolError("bad_request", "`text` is for one publication: leave `max_count` at 1")

@@ -53,6 +53,8 @@ class Message:
     after kill -9 as well; after a power cut not of what `ack="manual"` handed over last.
     `timestamp_ms`: when the leader took it, by its clock, since 1970; it never goes back from id to
     id. None: that was not kept then. `key` (None: none), `headers`: as they were published.
+    `expires_ms`: so long after it was stored it is given to nobody any more; None: it never
+    expires.
     """
 
     topic: str
@@ -62,6 +64,7 @@ class Message:
     timestamp_ms: int | None = field(default=None, compare=False)
     key: str | bytes | None = None
     headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
+    expires_ms: int | None = None
     _acknowledge: Acknowledge | None = field(default=None, compare=False, repr=False)
 
     def ack(self) -> None:
@@ -72,7 +75,7 @@ class Message:
         acknowledge_by(self._acknowledge, self.topic, self.id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = self.timestamp_ms, self.key, self.headers
+        own = self.timestamp_ms, self.key, self.headers, self.expires_ms
         return Message, (self.topic, self.id, self.publication, self.redelivered, *own)
 
     @property
@@ -124,7 +127,7 @@ class Delivery:
         if self.timestamps:  # the first run that ends with the id, or behind it
             at_ms = self.timestamps[bisect_left(self.timestamps, (id_,))][1]
         own = self.properties.get(id_) or Properties()
-        given = redelivered, at_ms, own.key, own.headers
+        given = redelivered, at_ms, own.key, own.headers, own.expires_ms or None
         return Message(self.topic, id_, publication, *given, self._acknowledge)
 
     def since(self, first_id: int, redelivered_count: int) -> Delivery:

@@ -28,10 +28,10 @@ from typing import Any, Final, Self
 
 import orjson
 
-from flotilla_client.errors import Gap, Purged, RecordError
+from flotilla_client.errors import Expired, Gap, Purged, RecordError
 from flotilla_client.observer import Handling, Operation, Outcome
-from flotilla_client.properties import Properties, encode
-from flotilla_client.protocol import envelopes, text_of, unpack
+from flotilla_client.properties import Properties, decode, encode
+from flotilla_client.protocol import envelopes, expiries, text_of, unpack
 
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub", "group", "ungroup", "take"})
 # Headers of a dead letter: where it is from, and by which group.
@@ -40,6 +40,7 @@ HANDLINGS: Final = frozenset({"hand", "ack", "release"})  # single events
 OUTCOMES: Final = frozenset({"ok", "fail", "info"})
 OPEN_OPERATIONS_MAX: Final = 65_536  # far above what is in flight: older ones were cancelled
 DIGEST_BYTES: Final = 8  # two contents share one by chance once in 2^64 comparisons
+TOLD_OF_GONE: Final = frozenset({Purged.CODE, Gap.CODE, Expired.CODE})
 RUN_FILE_BYTES_MAX: Final = 16 * 1024 * 1024  # about 100,000 clients: each start writes it anew
 LOCK_S_MAX: Final = 10.0  # for others' turns to write it: milliseconds each
 LOCK_POLL_S: Final = 0.005
@@ -195,6 +196,9 @@ class ClientObserver:
         """Return what a PUT's invoke says of its publications beside their counters."""
         return {}
 
+    def _published(self, operation: Operation) -> dict[str, Any]:
+        return _expiring(operation, operation.counter) | self.published(operation)
+
     def delivered(self, outcome: Outcome) -> dict[str, Any]:
         """Return what a GET's end says of its publications beside their ids."""
         return {}
@@ -217,7 +221,7 @@ class ClientObserver:
             epoch=operation.epoch or None,
             group=operation.group or None,
             **{name: value for name, value in operation.said.items() if value != []},
-            **(self.published(operation) if operation.f == "put" else {}),
+            **(self._published(operation) if operation.f == "put" else {}),
         )
         if len(self._op_ids) > OPEN_OPERATIONS_MAX:
             del self._op_ids[next(iter(self._op_ids))]
@@ -232,7 +236,7 @@ class ClientObserver:
         }
         if outcome.error:
             # That is an answer, whatever came of others.
-            is_told = outcome.error in (Purged.CODE, Gap.CODE) and operation.f == "get"
+            is_told = outcome.error in TOLD_OF_GONE and operation.f == "get"
             kind = "fail" if outcome.definite or is_told else "info"
             gone = _gone(outcome) if is_told else {}
             self._recorder.complete(op_id, kind, error=outcome.error, **gone, **common)
@@ -389,6 +393,19 @@ def _event_of(line: bytes) -> dict[str, Any] | None:
     return event
 
 
+def _expiring(operation: Operation, first: int | None) -> dict[str, Any]:
+    """Return runs of first and last counter, or id, and ms of what is to expire; {} of nothing."""
+    if not first or not envelopes(operation.lengths, operation.data):
+        return {}  # as a rule
+    runs: list[list[int]] = []
+    for place, ms in enumerate(expiries(operation.lengths, operation.data), first):
+        if ms and runs and runs[-1][1:] == [place - 1, ms]:
+            runs[-1][1] = place
+        elif ms:
+            runs.append([place, place, ms])
+    return {"expires": runs} if runs else {}
+
+
 def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:
     assert operation.count, operation
     assert outcome.first_id is not None, outcome
@@ -398,15 +415,19 @@ def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:
         "first_id": outcome.first_id,
         "last_id": last_id,
         "duplicate": outcome.duplicate,
-        **_marked({outcome.first_id + place: each for place, each in stood.items()}),
+        **_expiring(operation, outcome.first_id),
+        **_marked({outcome.first_id + place: decode(each)[0] for place, each in stood.items()}),
     }
 
 
-def _marked(envelopes: Mapping[int, bytes]) -> dict[str, Any]:
-    """Return which ids have properties, and the digests of these; nothing if none has."""
-    if not envelopes:
-        return {}
-    return {"marked": list(envelopes), "properties": digests(list(envelopes.values()))}
+def _marked(properties: Mapping[int, Properties]) -> dict[str, Any]:
+    """Return which ids have properties, and the digests of these; nothing if none has.
+
+    But for the expiry: a client that does not know it is not sent it.
+    """
+    said = {id_: encode(own.lasting()) for id_, own in properties.items()}
+    marked = {id_: envelope for id_, envelope in said.items() if envelope}
+    return {"marked": list(marked), "properties": digests(list(marked.values()))} if marked else {}
 
 
 def _keyed(outcome: Outcome) -> dict[str, Any]:
@@ -435,7 +456,7 @@ def _brought(outcome: Outcome) -> dict[str, Any]:
         "cursor": outcome.cursor,
         "handed_apart": True,
         "times": _times(outcome) or None,
-        **_marked({id_: encode(own) for id_, own in outcome.properties.items()}),
+        **_marked(outcome.properties),
         "letters": letters(outcome) or None,
     }
 

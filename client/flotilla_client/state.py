@@ -166,7 +166,7 @@ def _publications(entry: Entry) -> Iterator[bytes | Publication]:
     for publication in unpack(entry.lengths, entry.data):
         if type(publication) is Enveloped:
             properties, end = decode_properties(publication)
-            yield Publication(publication[end:], properties.key, properties.headers)
+            yield properties.of(publication[end:])
         else:
             yield publication
 

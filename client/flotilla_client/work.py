@@ -227,6 +227,7 @@ class LeaseBook:
                     "max_count": max_count,
                     "lease_ms": lease_ms,
                     "wait_ms": wait_ms,
+                    "expiry": True,
                     **self._rows(),
                 }
             return self._asked
@@ -300,7 +301,8 @@ class LeaseBook:
                 own = reply.properties.get(place) or Properties()
                 text = protocol.text_of(publications[place])
                 again = attempt > 1
-                message = Message(self.topic, id_, text, again, times[place], own.key, own.headers)
+                given = again, times[place], own.key, own.headers, own.expires_ms or None
+                message = Message(self.topic, id_, text, *given)
                 item = WorkItem(message, self.group, attempt, self, token, end_ms, lease_ms)
                 self.hand.append(item)
                 place += 1

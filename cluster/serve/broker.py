@@ -28,6 +28,7 @@ from cluster.store.commands import (
     DropGroup,
     DropSubscription,
     EndGroup,
+    Hear,
     MakeGroup,
     Operation,
     Purge,
@@ -43,12 +44,14 @@ from cluster.store.commands import (
     Unsubscribe,
     UnsubscribePattern,
 )
+from cluster.store.expiry import NEVER
 from cluster.store.outcomes import Leased, no_topic
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
 from cluster.store.users import ADMIN as ADMIN_RIGHT
 from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
 from cluster.wire.levels import (
     LEVEL_FIRST,
+    LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUP_STARTS,
     LEVEL_OF_GROUPS,
     LEVEL_OF_KEY_ORDER,
@@ -95,6 +98,7 @@ from flotilla_client.protocol import (
     USERS,
     ProtocolError,
     Request,
+    batch_without_expiry,
     check_followed,
     has_wildcard,
     is_pattern,
@@ -147,8 +151,9 @@ class Waiting:
     `taken_ms`: when the turn began that took it.
     `principal`: whose key that was; None where nobody has one: then anybody may.
     `was_forbidden`: it may not be done, by what was applied when it came.
-    `carried_out`: the change that it asked for stands (of a GET: the acknowledgment it carried, of
-    a TAKE: what it settled). `body`: an answer that is made step by step, as far as it has come.
+    `awaits_time`: of the next entry, as what it would be given has expired by then. `carried_out`:
+    the change that it asked for stands (of a GET: the acknowledgment it carried, of a TAKE: what it
+    settled). `body`: an answer that is made step by step, as far as it has come.
     """
 
     route: Route
@@ -159,6 +164,7 @@ class Waiting:
     taken_ms: float = 0.0
     carried_out: bool = False
     was_forbidden: bool = False
+    awaits_time: bool = False
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
     asks_for: str = ""  # a quota of which it has more if it is carried out
@@ -445,17 +451,20 @@ class Broker:
     def _put(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
         lengths, data = request.lengths, request.data
-        has_properties = request.has_properties
+        has_properties, has_expiry = request.has_properties, request.has_expiry
         if has_properties and self.traced is not None:
             waiting.ended = self.traced(request)
         refusal = self._no_room(request) or self._unread_too_much(waiting)
-        if has_properties and self.store.level < LEVEL_OF_PROPERTIES:
+        if has_expiry and self.store.level < LEVEL_OF_EXPIRY:
+            refusal = self._unsupported("publications that expire", LEVEL_OF_EXPIRY)
+        elif has_properties and self.store.level < LEVEL_OF_PROPERTIES:
             refusal = self._unsupported("properties of publications", LEVEL_OF_PROPERTIES)
         if refusal is not None:
             # A refusal of what is stored would say that it is not. Its answer takes no room.
             if not self._is_stored(request):
                 raise refusal
-            lengths, data, has_properties = bytes(len(lengths)), b"", False
+            lengths, data = bytes(len(lengths)), b""
+            has_properties = has_expiry = False
         request.lengths = request.data = b""  # who waits for the entry must not keep its bytes
         return Put(
             request.client_id,
@@ -465,6 +474,7 @@ class Broker:
             lengths,
             data,
             has_properties=has_properties,
+            has_expiry=has_expiry,
         )
 
     def _unread_too_much(self, waiting: Waiting) -> ProtocolError | None:
@@ -674,6 +684,10 @@ class Broker:
 
     def _conclude(self, waiting: Waiting, outcome: Outcome) -> None:
         self._settle(waiting)
+        if waiting.awaits_time:
+            waiting.awaits_time = False
+            self._due.append(waiting)
+            return
         if isinstance(outcome, Refused):
             self.refuse(waiting, outcome.code, outcome.message, **outcome.details)
             return
@@ -897,10 +911,21 @@ class Broker:
         result = self._read(waiting)
         if isinstance(result, Refused):
             self.refuse(waiting, result.code, result.message, **result.details)
+        elif self._is_over(result, now_ms):
+            # Its time is over, and an entry alone says so to all nodes: this is that entry.
+            waiting.awaits_time = True
+            self._operations.append(Hear([]))
+            self._authors.append(waiting)
         elif result.count == 0 and now_ms < waiting.deadline_ms and waiting.request.type == GET:
             self._park(waiting)
         else:
             self._deliver(waiting, result)
+
+    def _is_over(self, delivery: Delivery, now_ms: float) -> bool:
+        """Return whether something that would be delivered has expired by now."""
+        if delivery.over_ms == NEVER:
+            return False
+        return delivery.over_ms <= leases.reckoned(self.store, self.term(), now_ms)
 
     def _serve_take(self, waiting: Waiting, now_ms: float) -> None:
         """Answer with what was leased; have it leased, or wait for it, if nothing was.
@@ -927,7 +952,10 @@ class Broker:
         if body["count"]:
             body["timestamps"] = _times(leased.times)
         self._note_delivered(waiting.route, body["count"], len(leased.data))
-        self._acknowledge(waiting, body, leased.lengths, leased.data)
+        batch = leased.lengths, leased.data
+        if not waiting.request.body["expiry"]:
+            batch = batch_without_expiry(*batch)
+        self._acknowledge(waiting, body, *batch)
 
     def _note_delivered(self, route: Route, count: int, size_bytes: int) -> None:
         self.delivered_count += count
@@ -955,14 +983,16 @@ class Broker:
     def _read(self, waiting: Waiting) -> Delivery | Refused:
         request = waiting.request
         body, client_id = request.body, request.client_id
-        bounds = body["max_count"], body["max_bytes"]
+        bounds, knows_expiry = (body["max_count"], body["max_bytes"]), body["expiry"]
         if request.type == READ:
-            return self.store.read_from(request.topic, body["from_id"], *bounds)
+            return self.store.read_from(request.topic, body["from_id"], *bounds, knows_expiry)
         if request.topic:
             place = body["last_id"], *bounds, body["placed"]
-            return self.store.read(client_id, request.topic, *place)
-        principal, placed = waiting.principal, body["placed"]
-        return self.store.read_any(client_id, body["last_ids"], *bounds, principal, placed)
+            return self.store.read(client_id, request.topic, *place, knows_expiry)
+        last_ids, placed = body["last_ids"], body["placed"]
+        return self.store.read_any(
+            client_id, last_ids, *bounds, waiting.principal, placed, knows_expiry
+        )
 
     def _deliver(self, waiting: Waiting, delivery: Delivery) -> None:
         body: dict[str, Any] = {
@@ -982,6 +1012,8 @@ class Broker:
             body["timestamps"] = _times(delivery.times)
         if delivery.has_properties and (is_text or not takes_properties):
             lengths, data = stripped(lengths, data)
+        elif delivery.has_properties and not waiting.request.body["expiry"]:
+            lengths, data = batch_without_expiry(lengths, data)
         if not (is_text and delivery.count):
             self._acknowledge(waiting, body, lengths, data)
             return

@@ -30,6 +30,7 @@ from cluster.wire.levels import (
     BUILD,
     LEVEL_FIRST,
     LEVEL_MAX,
+    LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUP_STARTS,
     LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
@@ -47,6 +48,7 @@ from flotilla_client.protocol import (
     USER_CHANGES,
     ProtocolError,
     check_start,
+    expiries,
     total_bytes,
 )
 
@@ -144,7 +146,7 @@ class UnsubscribePattern:
 class Put:
     """Publish a packed batch under the counters from `counter` on (`protocol.pack`).
 
-    `has_properties`: of any publication in it.
+    `has_properties`: of any publication in it; `has_expiry`: any of them expires.
     """
 
     client_id: str
@@ -155,6 +157,7 @@ class Put:
     data: bytes
     principal: str | None = None
     has_properties: bool = False
+    has_expiry: bool = False
 
 
 @dataclass(slots=True)
@@ -443,7 +446,7 @@ def level_needed(operations: Sequence[Operation]) -> int:
     level = LEVEL_FIRST
     for operation in operations:
         if type(operation) is Put and operation.has_properties:
-            level = max(level, LEVEL_OF_PROPERTIES)
+            level = max(level, LEVEL_OF_EXPIRY if operation.has_expiry else LEVEL_OF_PROPERTIES)
         elif type(operation) is Raise:
             level = max(level, operation.level)
         elif type(operation) in (Hear, Forget):
@@ -675,6 +678,7 @@ def _put(meta: list[Any], payload: bytes, start: int, level: int) -> tuple[Put, 
         if total != data_bytes or level < LEVEL_OF_PROPERTIES:
             raise DamagedEntry(f"PUT's lengths add up to {total}, its data has {data_bytes} bytes")
         put.has_properties = True
+        put.has_expiry = level >= LEVEL_OF_EXPIRY and any(expiries(lengths, put.data))
     return put, end
 
 

@@ -32,7 +32,7 @@ from cluster.store.tables import CorruptStore, Database, row_crc
 from cluster.store.topics import Topic, Topics
 from flotilla_client.error_table import ProtocolError
 from flotilla_client.properties import Enveloped, Properties, decode, encode
-from flotilla_client.protocol import LEASE_MS, PUBLICATION_BYTES_MAX, pack, unpack
+from flotilla_client.protocol import LEASE_MS, PUBLICATION_BYTES_MAX, lasting, pack, unpack
 
 # What a take does follows from these, so they are the same in all versions of a level.
 TAKE_ROWS_MAX: Final = 128  # of publications that were never given: about a millisecond
@@ -43,6 +43,8 @@ DEAD_BYTES_MAX: Final = 1024 * 1024  # the same; one goes whatever its size
 
 CHUNK_SHIFT: Final = 10  # a row of `leases` has the open ones of 1,024 ids, as runs of equal leases
 STALE_TIMERS_MIN: Final = 1_000  # fewer are not worth sweeping
+
+EXPIRED: Final = "expired"  # why a publication is a dead letter that nobody was given in time
 
 Run = list[int]  # [first id, last id, ...]
 
@@ -340,6 +342,7 @@ class Groups:
         if asked.dead_letter is not None:
             group.dead_letter = asked.dead_letter
         self._dirty.add(group)
+        self._pass_unseen(group)
 
     def seek(self, group: SharedGroup, cursor: int) -> None:
         """Have a group begin anew behind `cursor`: all leases end, and what was settled is open.
@@ -352,6 +355,7 @@ class Groups:
         self._stirred.add((group.topic.name, group.name))
         self._topics.place_group(group.topic, group.name, cursor)
         self._publications.floor_moved(group.topic)
+        self._pass_unseen(group)
 
     def end(self, group: SharedGroup) -> None:
         """End a group: what it has not settled is nobody's any more."""
@@ -372,6 +376,19 @@ class Groups:
             group.head = max(group.head, topic.gone_id)
             if group.due:
                 self._stirred.add((topic.name, name))  # of its key another one was purged
+            self._changed(group)
+
+    def expired(self, topic: Topic) -> None:
+        """Let groups without dead letters pass what has expired and was never given.
+
+        So a group in which nobody works keeps nothing that nobody would be given.
+        """
+        for name in sorted(topic.groups):
+            self._pass_unseen(self._groups[topic.name, name])
+
+    def _pass_unseen(self, group: SharedGroup) -> None:
+        if not group.max_attempts and group.head < group.topic.expired_id:
+            group.head = group.topic.expired_id
             self._changed(group)
 
     def release(self, client_id: str, now_ms: int, is_gone: bool = False) -> None:
@@ -501,14 +518,17 @@ class Groups:
         dead = 0
         while (id_ := group.next_due()) is not None:
             attempt = group.open[id_].attempt + 1
-            if dead_letters is not None and attempt > group.max_attempts:
-                found = self._publications.cut(group.topic, id_, 1, 0)
-                if dead == DEAD_COUNT_MAX or (dead and len(found.data) > dead_bytes):
+            has_expired = self._publications.has_expired(group.topic, id_, now_ms)
+            if has_expired and dead_letters is None:
+                self._close(group, id_)
+                continue
+            if dead_letters is not None and (has_expired or attempt > group.max_attempts):
+                reason = EXPIRED if has_expired else _given_up(attempt - 1)
+                size_bytes = self._bury(group, id_, reason, dead_letters, dead, dead_bytes, now_ms)
+                if size_bytes is None:
                     break
                 dead += 1
-                dead_bytes -= len(found.data)
-                letter = _dead_letter(group, id_, *unpack(found.lengths, found.data))
-                self._bury(dead_letters, letter, now_ms)
+                dead_bytes -= size_bytes
                 self._close(group, id_)
                 dead_letters = self._dead_letters_of(group)
                 continue
@@ -524,29 +544,55 @@ class Groups:
         for first, last, _ in given:
             group.set_timer(at_ms, first, last)
         room = min(room - len(again), self._room_of(group))
-        if room > 0 and group.next_due() is None and group.order is not None:
+        if room > 0 and group.next_due() is None:
+            more, is_left = self._pass_expired(group, dead, dead_bytes, now_ms)
+            dead += more
             lease = Lease(client_id, token, at_ms, 1)
-            again += self._give_in_order(group, lease, room, left_bytes, bool(given))
-            given = _runs_of_attempts(again)
-        elif room > 0 and group.next_due() is None:
-            first = group.head + 1
-            count, _ = self._publications.measure(
-                group.topic, first, room, left_bytes, TAKE_ROWS_MAX
-            )
-            if not count and not given and first <= self._publications.readable_id(group.topic):
-                count = 1  # over the limit, and nothing else would ever come
-            if count:
-                last = group.head + count
-                group.put_new(first, last, Lease(client_id, token, at_ms, 1))
-                group.set_timer(at_ms, first, last)
-                self._open_count += count
-                given.append([first, last, 1])
+            if group.order is not None:
+                again += self._give_in_order(group, lease, room, left_bytes, bool(given), now_ms)
+                given = _runs_of_attempts(again)
+            else:
+                may_wait = bool(given) or is_left
+                given += self._give_next(group, lease, room, left_bytes, may_wait, now_ms)
         if given:
             group.token = token
         return given, dead
 
+    def _give_next(
+        self,
+        group: SharedGroup,
+        lease: Lease,
+        room: int,
+        left_bytes: int,
+        may_wait: bool,
+        now_ms: int,
+    ) -> list[Run]:
+        """Lease what was never given, one that is over the limit too unless it `may_wait`.
+
+        Return its run, if there is one.
+        """
+        first = group.head + 1
+        count, _ = self._publications.measure(
+            group.topic, first, room, left_bytes, TAKE_ROWS_MAX, now_ms
+        )
+        if not count and not may_wait and first <= self._publications.readable_id(group.topic):
+            count = 1  # nothing else would ever come
+        if not count:
+            return []
+        last = group.head + count
+        group.put_new(first, last, lease)
+        group.set_timer(lease.at_ms, first, last)
+        self._open_count += count
+        return [[first, last, 1]]
+
     def _give_in_order(
-        self, group: SharedGroup, lease: Lease, room: int, left_bytes: int, is_given: bool
+        self,
+        group: SharedGroup,
+        lease: Lease,
+        room: int,
+        left_bytes: int,
+        is_given: bool,
+        now_ms: int,
     ) -> list[tuple[int, int]]:
         """Lease what was never given and is the first of its key, and pass over the rest.
 
@@ -559,6 +605,8 @@ class Groups:
         first, given = group.head + 1, list[tuple[int, int]]()
         for id_, key, size_bytes in self._publications.keyed(group.topic, first, TAKE_ROWS_MAX):
             if id_ - first == looked_max or len(given) == room:
+                break
+            if self._publications.has_expired(group.topic, id_, now_ms):
                 break
             if order.is_taken(key):
                 if order.behind_count >= behind_max:
@@ -587,14 +635,55 @@ class Groups:
         _, key, _ = next(self._publications.keyed(group.topic, group.head + 1, 1))
         return not order.is_taken(key)
 
-    def _bury(self, dead_letters: Topic, letter: bytes, now_ms: int) -> None:
-        """Put a dead letter behind what its topic has, whether or not that is full."""
-        lengths, data = pack([letter])
+    def _pass_expired(
+        self, group: SharedGroup, dead: int, dead_bytes: int, now_ms: int
+    ) -> tuple[int, bool]:
+        """Let what has expired behind the head be dead letters, or nothing.
+
+        Return how many are dead, and whether some are left for the next take.
+        """
+        before, end = dead, self._publications.expired_to(group.topic, group.head + 1, now_ms)
+        while group.head < end:
+            dead_letters = self._dead_letters_of(group)
+            if dead_letters is None:
+                group.head = end
+                break
+            id_ = group.head + 1
+            size_bytes = self._bury(group, id_, EXPIRED, dead_letters, dead, dead_bytes, now_ms)
+            if size_bytes is None:
+                return dead - before, True
+            dead += 1
+            dead_bytes -= size_bytes
+            group.head = id_
+        is_left = self._publications.expired_to(group.topic, group.head + 1, now_ms) > group.head
+        return dead - before, is_left
+
+    def _bury(
+        self,
+        group: SharedGroup,
+        id_: int,
+        reason: str,
+        dead_letters: Topic,
+        dead: int,
+        left_bytes: int,
+        now_ms: int,
+    ) -> int | None:
+        """Put a dead letter behind what its topic has, whether or not that is full.
+
+        Return how many bytes it had; None: there is no room for it in this take, which has had so
+        many.
+        """
+        found = self._publications.cut(group.topic, id_, 1, 0)
+        if dead == DEAD_COUNT_MAX or (dead and len(found.data) > left_bytes):
+            return None
+        [publication] = unpack(found.lengths, found.data)
+        lengths, data = pack([_dead_letter(group, id_, publication, reason)])
         if self._topics.make_room(dead_letters, len(lengths) + len(data)):
             self.gone(dead_letters)
         self._publications.add(dead_letters, 1, lengths, data)
         self._topics.put(dead_letters, now_ms)
         self._publications.floor_moved(dead_letters)
+        return len(found.data)
 
     def _dead_letters_of(self, group: SharedGroup) -> Topic | None:
         """Return where to a group's dead letters go; None: nowhere, for now."""
@@ -731,10 +820,14 @@ def _told(worker: TakeRecord) -> list[Any]:
     return [getattr(worker, name) for name in TakeRecord.__slots__]
 
 
-def _dead_letter(group: SharedGroup, id_: int, publication: bytes) -> bytes:
+def _given_up(attempts: int) -> str:
+    return f"given {attempts} times, never acknowledged"
+
+
+def _dead_letter(group: SharedGroup, id_: int, publication: bytes, reason: str) -> bytes:
     """Return what is published of a publication that was given up: headers say why and whence.
 
-    It is as it was if it has no room for them.
+    It is as it was if it has no room for them, but never expires.
     """
     is_enveloped = type(publication) is Enveloped
     before, size = decode(publication) if is_enveloped else (Properties(), 0)
@@ -743,14 +836,14 @@ def _dead_letter(group: SharedGroup, id_: int, publication: bytes) -> bytes:
         "dead-letter-topic": group.topic.name,
         "dead-letter-id": str(id_),
         "dead-letter-group": group.name,
-        "dead-letter-reason": f"given {group.open[id_].attempt} times, never acknowledged",
+        "dead-letter-reason": reason,
     }
     try:
         envelope = encode(Properties(before.key, headers))
     except ProtocolError:
-        return publication
+        return lasting(publication)
     letter = Enveloped(envelope + publication[size:])
-    return letter if len(letter) <= PUBLICATION_BYTES_MAX else publication
+    return letter if len(letter) <= PUBLICATION_BYTES_MAX else lasting(publication)
 
 
 def _described(group: SharedGroup) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flotilla_client.protocol import EPOCHS_A_RECOVERY, ERRORS
+from flotilla_client.protocol import EPOCHS_A_RECOVERY, ERRORS, INTEGER_MAX
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Delivery:
     """Publications of one topic, packed; `count` 0: nothing new (then `first_id` is 0).
 
     `times`: runs of (count, timestamp_ms), 0 where none was kept. `has_properties`: where it is
-    False, none of them has any.
+    False, none of them has any. `over_ms`: when the first of them expires, by the log's time.
     """
 
     topic: str
@@ -48,6 +48,7 @@ class Delivery:
     data: bytes
     times: tuple[tuple[int, int], ...] = ()
     has_properties: bool = False
+    over_ms: int = INTEGER_MAX
 
 
 @dataclass(slots=True)
@@ -115,10 +116,19 @@ def not_kept(topic: str, last_id: int, floor_id: int) -> Refused:
     missed = floor_id - last_id
     message = (
         f"publications {last_id + 1} to {floor_id} of {topic!r} are not kept any more: they are"
-        f" over its policy; `last_id` {floor_id} goes on behind them"
+        f" over its policy, or have expired; `last_id` {floor_id} goes on behind them"
     )
     details = {"topic": topic, "first_id": last_id + 1, "last_id": floor_id, "missed": missed}
     return Refused("gap", message, details)
+
+
+def expired(topic: str, last_id: int, expired_id: int, is_known: bool) -> Refused:
+    """Return what is told who would read what has expired. He goes on behind it.
+
+    `is_known`: he knows what that is; to others it is a gap.
+    """
+    gap = not_kept(topic, last_id, expired_id)
+    return Refused("expired", gap.message, gap.details) if is_known else gap
 
 
 def moved(topic: str, cursor: int, placed: int) -> Refused:

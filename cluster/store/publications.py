@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
+from cluster.store.expiry import NEVER
 from cluster.store.tables import ID_MAX, TOPIC_SHIFT, CorruptStore, Database, row_crc, timed
 from cluster.store.topics import TOPIC_COLUMNS, Topic, restored
 from flotilla_client.properties import key_field
-from flotilla_client.protocol import HAS_PROPERTIES
+from flotilla_client.protocol import HAS_PROPERTIES, expiries
 
 COLLECT_BYTES_MAX: Final = 1024 * 1024  # a step: to free a row takes some time for each page
 ROWS_CACHED_BYTES_MAX: Final = 16 * 1024 * 1024  # rows that many subscribers read one by one
@@ -34,7 +35,7 @@ class Row:
     """A row of publications: ids from `first_id`; publication i ends at byte `ends[i]`.
 
     `timestamp_ms`: when its leader made the entry; 0: that was not kept then. `has_properties`: of
-    any of them.
+    any of them. `over_ms`: when, by the log's time, each has expired; None: none ever does.
     """
 
     first_id: int
@@ -44,11 +45,32 @@ class Row:
     data: bytes
     timestamp_ms: int = 0
     has_properties: bool = False
+    over_ms: list[int] | None = None
 
     @property
     def last_id(self) -> int:
         """The id of the row's last publication."""
         return self.first_id + len(self.ends) - 1
+
+    def run(self, first_id: int, count_max: int, log_ms: int, is_over: bool) -> int:
+        """Return how many from `first_id` on, one after the other, have expired then, or have not.
+
+        `count_max` at most.
+        """
+        i = first_id - self.first_id
+        if self.over_ms is None:
+            return 0 if is_over else min(count_max, len(self.ends) - i)
+        count = 0
+        for over_ms in self.over_ms[i : i + count_max]:
+            if (over_ms <= log_ms) != is_over:
+                break
+            count += 1
+        return count
+
+    def next_over_ms(self, first_id: int, count: int) -> int:
+        """Return when the first of so many publications expires."""
+        i = first_id - self.first_id
+        return NEVER if self.over_ms is None else min(self.over_ms[i : i + count], default=NEVER)
 
     def cut(self, first_id: int, count_max: int, bytes_max: int) -> tuple[int, bytes, bytes]:
         """Return (count, lengths, data) from `first_id` on, within both limits; may be 0."""
@@ -67,6 +89,7 @@ class Cut:
     """Publications one after the other, packed; `count` of them.
 
     `times`: runs of (count, timestamp_ms). `has_properties`: any that stands in a row with them.
+    `over_ms`: when the first of them expires, by the log's time.
     """
 
     count: int
@@ -74,6 +97,7 @@ class Cut:
     data: bytes
     times: tuple[tuple[int, int], ...] = ()
     has_properties: bool = False
+    over_ms: int = NEVER
 
 
 class Publications:
@@ -85,6 +109,9 @@ class Publications:
     def __init__(self, database: Database, dropped: Callable[[str, int], None]) -> None:
         self._database, self._dropped = database, dropped
         self._added: dict[Topic, list[Any]] = {}
+        self._expiring: set[Topic] = set()  # of those, what gets something that expires
+        self._stamps: dict[int, int] = {}  # the log's time of rows that are not written yet, by key
+        self._has_stamps = bool(database.query("SELECT 1 FROM stamps LIMIT 1"))
         self._buffered: dict[int, tuple[Any, ...]] = {}  # rows that are not written yet, by key
         self._buffered_keys: dict[int, list[int]] = {}  # of these, by topic, in order
         self._cache: dict[int, Row] = {}
@@ -134,8 +161,15 @@ class Publications:
 
     # --- writing ---
 
-    def add(self, topic: Topic, count: int, lengths: bytes, data: bytes) -> int:
-        """Append a batch to the topic's row of this entry; return its first id."""
+    def add(
+        self, topic: Topic, count: int, lengths: bytes, data: bytes, expires: bool = False
+    ) -> int:
+        """Append a batch to the topic's row of this entry; return its first id.
+
+        `expires`: something of it does.
+        """
+        if expires:
+            self._expiring.add(topic)
         first_id = topic.last_id + 1
         topic.last_id += count
         topic.added_bytes += len(lengths) + len(data)
@@ -147,10 +181,10 @@ class Publications:
             added[2].append(data)
         return first_id
 
-    def seal(self, entry: int, timestamp_ms: int) -> list[Topic]:
+    def seal(self, entry: int, timestamp_ms: int, log_ms: int) -> list[Topic]:
         """End the entry: what it added to each topic becomes one row. Return these topics.
 
-        `timestamp_ms`: of these publications, 0 where that is not kept.
+        `timestamp_ms`: of these publications, 0 where that is not kept. `log_ms`: the log's time.
 
         `sealed_crcs` are the checksums of these rows.
         """
@@ -165,6 +199,8 @@ class Publications:
                 values = (*values, timestamp_ms)
             crc = row_crc(values, lengths + data)
             self._buffered[key] = key, entry, before, count, crc, lengths, data, timestamp_ms
+            if topic in self._expiring:
+                self._stamps[key] = log_ms
             self._buffered_keys.setdefault(topic.number, []).append(key)
             self.sealed_crcs.append(crc)
             self.stored_bytes += size_bytes
@@ -177,6 +213,7 @@ class Publications:
                 self.floor_moved(topic)
         topics = list(self._added)
         self._added.clear()
+        self._expiring.clear()
         return topics
 
     def before_time(self, topic: Topic, at_ms: int, entry_ms: int) -> int:
@@ -247,36 +284,77 @@ class Publications:
             self._buffered.clear()
             self._buffered_keys.clear()
             self.buffered_bytes = 0
+        if self._stamps:
+            sql = "INSERT INTO stamps VALUES(?, ?, ?)"
+            self._database.write(sql, [(*row, row_crc(row)) for row in self._stamps.items()])
+            self._stamps.clear()
+            self._has_stamps = True
 
     # --- reading ---
 
-    def cut(self, topic: Topic, first_id: int, count_max: int, bytes_max: int) -> Cut:
-        """Return publications from `first_id` on; at least one, even over bytes_max."""
+    @property
+    def _expires(self) -> bool:
+        """Whether anything in any row does."""
+        return self._has_stamps or bool(self._stamps)
+
+    def has_expired(self, topic: Topic, id_: int, log_ms: int) -> bool:
+        """Return whether a publication has expired at that time."""
+        return self._expires and self._row_of(topic, id_).run(id_, 1, log_ms, is_over=True) == 1
+
+    def expired_to(self, topic: Topic, first_id: int, log_ms: int) -> int:
+        """Return the last id from `first_id` on up to which all have expired at that time.
+
+        `first_id` - 1 if that one has not. READ_ROWS_MAX rows are looked at.
+        """
+        last_id, end = first_id - 1, self.readable_id(topic)
+        if not self._expires:
+            return last_id
+        for _ in range(READ_ROWS_MAX):
+            if last_id >= end:
+                break
+            row = self._row_of(topic, last_id + 1)
+            last_id += row.run(last_id + 1, ID_MAX, log_ms, is_over=True)
+            if last_id < row.last_id:
+                break
+        return last_id
+
+    def cut(
+        self, topic: Topic, first_id: int, count_max: int, bytes_max: int, log_ms: int = 0
+    ) -> Cut:
+        """Return publications from `first_id` on; at least one, even over bytes_max.
+
+        Up to the first that has expired at the time `log_ms`; 0: whatever has.
+        """
         assert topic.floor_id < first_id <= topic.last_id, (topic, first_id)
         row = self._row_of(topic, first_id)
-        count, lengths, data = row.cut(first_id, count_max, bytes_max)
+        lasting = row.run(first_id, count_max, log_ms, is_over=False)
+        assert lasting, (topic.name, first_id, "has expired")
+        count, lengths, data = row.cut(first_id, lasting, bytes_max)
         if count == 0:
             one = row.cut(first_id, 1, len(row.data))
-            return Cut(*one, ((1, row.timestamp_ms),), row.has_properties)
+            over_ms = row.next_over_ms(first_id, 1)
+            return Cut(*one, ((1, row.timestamp_ms),), row.has_properties, over_ms)
         parts = [(lengths, data)]
         times = [(count, row.timestamp_ms)]
-        has_properties = row.has_properties
+        has_properties, over_ms = row.has_properties, row.next_over_ms(first_id, count)
         room = bytes_max - len(data)
         while count < count_max and len(parts) < READ_ROWS_MAX:
             next_id = first_id + count
             if next_id != row.last_id + 1 or next_id > topic.last_id:
                 break
             row = self._row(topic.number << TOPIC_SHIFT | next_id)
-            more, lengths, data = row.cut(next_id, count_max - count, room)
+            lasting = row.run(next_id, count_max - count, log_ms, is_over=False)
+            more, lengths, data = row.cut(next_id, lasting, room)
+            over_ms = min(over_ms, row.next_over_ms(next_id, more))
             count += more
             room -= len(data)
             parts.append((lengths, data))
             times.append((more, row.timestamp_ms))
             has_properties = has_properties or row.has_properties
         if len(parts) == 1:
-            return Cut(count, *parts[0], tuple(times), has_properties)
+            return Cut(count, *parts[0], tuple(times), has_properties, over_ms)
         lengths, data = b"".join(part[0] for part in parts), b"".join(part[1] for part in parts)
-        return Cut(count, lengths, data, tuple(times), has_properties)
+        return Cut(count, lengths, data, tuple(times), has_properties, over_ms)
 
     def readable_id(self, topic: Topic) -> int:
         """Return the last id that can be read: what this entry has added can be after `seal`."""
@@ -284,11 +362,17 @@ class Publications:
         return topic.last_id if added is None else added[0] - 1
 
     def measure(
-        self, topic: Topic, first_id: int, count_max: int, bytes_max: int, rows_max: int
+        self,
+        topic: Topic,
+        first_id: int,
+        count_max: int,
+        bytes_max: int,
+        rows_max: int,
+        log_ms: int = 0,
     ) -> tuple[int, int]:
         """Return how many publications from `first_id` on are within the limits, and their bytes.
 
-        0 also where the first one alone is over `bytes_max`.
+        0 also where the first one alone is over `bytes_max`. `log_ms` as in `cut`.
         """
         count, size_bytes = 0, 0
         for _ in range(rows_max):
@@ -298,13 +382,13 @@ class Publications:
             row = self._row_of(topic, next_id)
             i = next_id - row.first_id
             start = row.ends[i - 1] if i else 0
-            room = min(i + count_max - count, len(row.ends))
+            room = i + row.run(next_id, count_max - count, log_ms, is_over=False)
             j = min(bisect_right(row.ends, start + bytes_max - size_bytes), room)
             if j <= i:
                 break
             count += j - i
             size_bytes += row.ends[j - 1] - start
-            if j < room:
+            if j < room or j < len(row.ends):
                 break
         return count, size_bytes
 
@@ -367,9 +451,24 @@ class Publications:
     def _load(self, key: int) -> Row:
         if key in self._buffered:
             _, entry, _, count, _, lengths, data, timestamp_ms = self._buffered[key]
-            return _row(key, entry, count, lengths, data, timestamp_ms)
-        entry, _, count, lengths, data, timestamp_ms = self._verified(key)
-        return _row(key, entry, count, lengths, data, timestamp_ms)
+        else:
+            entry, _, count, lengths, data, timestamp_ms = self._verified(key)
+        row = _row(key, entry, count, lengths, data, timestamp_ms)
+        if row.has_properties and (log_ms := self._stamp_of(key)) is not None:
+            row.over_ms = [log_ms + each if each else NEVER for each in expiries(lengths, data)]
+        return row
+
+    def _stamp_of(self, key: int) -> int | None:
+        """Return the log's time of a row in which something expires, None if nothing does."""
+        if key in self._stamps or not self._has_stamps:
+            return self._stamps.get(key)
+        rows = self._database.query("SELECT log_ms, crc FROM stamps WHERE key = ?", (key,))
+        if not rows:
+            return None
+        log_ms, crc = rows[0]
+        self._database.verify(crc, (key, log_ms))
+        stamp: int = log_ms
+        return stamp
 
     def _verified(self, key: int) -> tuple[int, int, int, bytes, bytes, int]:
         """Return a row on disk whose checksum is right: its columns behind the key, without it."""
@@ -424,6 +523,9 @@ class Publications:
             raise CorruptStore(self._database.path, what)
         sql = "DELETE FROM publications WHERE key BETWEEN ? AND ?"
         self._database.write(sql, [(dead[0], dead[-1])])
+        if self._has_stamps:
+            sql = "DELETE FROM stamps WHERE key BETWEEN ? AND ?"
+            self._database.write(sql, [(dead[0], dead[-1])])
         rest = _OLDEST + " WHERE key > ? AND key <= ? ORDER BY key LIMIT 1"
         self._set_oldest(topic, self._database.query(rest, (dead[-1], low | ID_MAX)))
         return len(dead)

@@ -58,6 +58,7 @@ from cluster.store.commands import (
     UnsubscribePattern,
     decode,
 )
+from cluster.store.expiry import NEVER, over_ms
 from cluster.store.groups import GroupLimits, Groups, Run, SharedGroup
 from cluster.store.holdings import Holdings
 from cluster.store.idle import Idle
@@ -69,6 +70,7 @@ from cluster.store.outcomes import (
     Refused,
     another_choice,
     beyond_the_end,
+    expired,
     forgotten,
     missed,
     moved,
@@ -101,7 +103,7 @@ from cluster.wire.levels import (
     UnsupportedLevel,
 )
 from flotilla_client.policies import Policy
-from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW, ProtocolError, matches
+from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW, ProtocolError, expiries, matches
 
 __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
 
@@ -258,13 +260,15 @@ class Store:
             if self.idle.is_on:
                 self.idle.pass_to(term, stamp.ms)
                 for topic in self._topics.pass_to(self.idle.log_ms):
+                    self.groups.expired(topic)
                     self._publications.floor_moved(topic)
             self._entry_ms = max(self.timestamp_ms, stamp.wall_ms)
             handlers: Any = self._handlers
             outcomes = [handlers[type(operation)](operation) for operation in operations]
             if self.level >= LEVEL_OF_PROPERTIES:
                 self.timestamp_ms = max(self.timestamp_ms, stamp.wall_ms)
-            self._topics.grown(self._publications.seal(index, self.timestamp_ms))
+            sealed = self._publications.seal(index, self.timestamp_ms, self.idle.log_ms)
+            self._topics.grown(sealed)
         self.applied_index, self.applied_term = index, term
         if self.audit.is_on:
             crcs = self._publications.sealed_crcs
@@ -997,15 +1001,23 @@ class Store:
         if is_none:
             topic = self._make(operation.topic, count)
         if topic is not None:
-            self._hold(operation, topic)
-            if self._topics.make_room(topic, size_bytes):
-                self.groups.gone(topic)
-            first_id = self._publications.add(topic, count, operation.lengths, operation.data)
-            self._topics.put(topic, self.idle.log_ms)
-            self._publications.floor_moved(topic)
+            first_id = self._add(operation, topic, count)
         self._clients.record(producer, operation.counter, count, first_id)
         stored = topic is not None
         return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
+
+    def _add(self, operation: Put, topic: Topic, count: int) -> int:
+        """Put a batch behind what a topic has; return its first id."""
+        self._hold(operation, topic)
+        batch, log_ms, over = (operation.lengths, operation.data), self.idle.log_ms, NEVER
+        if self._topics.make_room(topic, sum(map(len, batch))):
+            self.groups.gone(topic)
+        if operation.has_expiry:
+            over = over_ms(log_ms, expiries(*batch))
+        first_id = self._publications.add(topic, count, *batch, operation.has_expiry)
+        self._topics.put(topic, log_ms, first_id - 1, over)
+        self._publications.floor_moved(topic)
+        return first_id
 
     def _no_room_in(self, topic: Topic, count: int, size_bytes: int) -> Refused | None:
         if topic.last_id + count > self._limits.id_max:
@@ -1138,16 +1150,18 @@ class Store:
         max_count: int,
         max_bytes: int,
         placed: int = 0,
+        knows_expiry: bool = True,
     ) -> Delivery | Refused:
         """Return what the client has not got of the topic: after `last_id`, or its cursor.
 
-        At least one publication if there is any, even one over `max_bytes`. `placed`: which entry,
-        as the client knows, has placed its subscription.
+        At least one publication if there is any, even one over `max_bytes`; none behind one that
+        has expired, of which the client is told first. `placed`: which entry, as the client knows,
+        has placed its subscription. `knows_expiry`: see `outcomes.expired`.
         """
-        start = self._start(client_id, topic, last_id, placed)
+        start = self._start(client_id, topic, last_id, placed, knows_expiry)
         if isinstance(start, Refused):
             return start
-        return self._deliver(start[0], start[1], max_count, max_bytes)
+        return self._deliver(*start, max_count, max_bytes, knows_expiry)
 
     def read_any(
         self,
@@ -1157,6 +1171,7 @@ class Store:
         max_bytes: int,
         principal: str | None = None,
         placed: Mapping[str, int] = MappingProxyType({}),
+        knows_expiry: bool = True,
     ) -> Delivery | Refused:
         """Return publications of that topic of the client's that was read longest ago.
 
@@ -1176,31 +1191,35 @@ class Store:
                 continue
             if name not in own and (lacking := self.lacks(principal, SUBSCRIBE, name)):
                 return lacking
-            start = self._start(client_id, name, last_id, placed.get(name, 0))
+            start = self._start(client_id, name, last_id, placed.get(name, 0), knows_expiry)
             if isinstance(start, Refused):
                 return start
         if (pattern := self.patterns.missed_by(client_id)) is not None:
             return missed(pattern.text, pattern.missed)
         waiting: list[tuple[Topic, Subscription, int]] = []
-        for name, topic in own.items():
-            if name in hidden:
-                continue
-            subscription = topic.subscribers[client_id]
+        for name in [name for name in own if name not in hidden]:
+            topic, subscription = own[name], own[name].subscribers[client_id]
             last_id = last_ids.get(name, subscription.cursor)
-            if last_id < topic.gone_id:
-                return _gone(topic, last_id)
+            if refused := _gone(topic, last_id, knows_expiry):
+                return refused
             if last_id < topic.last_id:
                 waiting.append((topic, subscription, last_id))
         if not waiting:
             return Delivery("", 0, 0, b"", b"")
+        topic, subscription, last_id = self._next_of(waiting)
+        delivery = self._deliver(topic, last_id, max_count, max_bytes, knows_expiry)
+        if isinstance(delivery, Delivery):
+            self._servings += 1
+            subscription.served = self._servings
+        return delivery
+
+    def _next_of(
+        self, waiting: list[tuple[Topic, Subscription, int]]
+    ) -> tuple[Topic, Subscription, int]:
+        """Return whose turn it is; whoever is told of what has expired has not had his."""
         longest_ago = min(subscription.served for _, subscription, _ in waiting)
         waiting = [place for place in waiting if place[1].served == longest_ago]
-        topic, subscription, last_id = (
-            waiting[0] if len(waiting) == 1 else min(waiting, key=self._age)
-        )
-        self._servings += 1
-        subscription.served = self._servings
-        return self._deliver(topic, last_id, max_count, max_bytes)
+        return waiting[0] if len(waiting) == 1 else min(waiting, key=self._age)
 
     def _age(self, place: tuple[Topic, Subscription, int]) -> tuple[int, str]:
         """Return which entry brought the publication that is next for a subscriber, and its topic.
@@ -1223,7 +1242,7 @@ class Store:
         return topic, subscription
 
     def _start(
-        self, client_id: str, name: str, last_id: int | None, placed: int
+        self, client_id: str, name: str, last_id: int | None, placed: int, knows_expiry: bool
     ) -> tuple[Topic, int] | Refused:
         """Return the topic and the id behind which the client reads on."""
         found = self._subscription(client_id, name)
@@ -1235,20 +1254,21 @@ class Store:
         start = subscription.cursor if last_id is None else last_id
         if start > topic.last_id:
             return beyond_the_end(start, topic.last_id)
-        if start < topic.gone_id:
-            return _gone(topic, start)
-        if last_id is None:
-            return topic, start
-        if last_id < topic.floor_id:
+        if topic.gone_id <= start < min(topic.floor_id, subscription.cursor):
             message = f"publications after {last_id} of {name!r} are gone"
             return Refused("already_acknowledged", message, {"cursor": subscription.cursor})
-        return topic, last_id
+        return _gone(topic, start, knows_expiry) or (topic, start)
 
-    def _deliver(self, topic: Topic, last_id: int, max_count: int, max_bytes: int) -> Delivery:
+    def _deliver(
+        self, topic: Topic, last_id: int, max_count: int, max_bytes: int, knows_expiry: bool
+    ) -> Delivery | Refused:
         if last_id == topic.last_id:
             return Delivery(topic.name, 0, 0, b"", b"")
-        first_id = last_id + 1
-        cut = self._publications.cut(topic, first_id, max_count, max_bytes)
+        first_id, log_ms = last_id + 1, self.idle.log_ms
+        expired_id = self._publications.expired_to(topic, first_id, log_ms)
+        if expired_id > last_id:
+            return expired(topic.name, last_id, expired_id, knows_expiry)
+        cut = self._publications.cut(topic, first_id, max_count, max_bytes, log_ms)
         return Delivery(
             topic.name,
             first_id,
@@ -1257,6 +1277,7 @@ class Store:
             cut.data,
             cut.times,
             cut.has_properties,
+            cut.over_ms,
         )
 
     def read_leased(
@@ -1283,7 +1304,7 @@ class Store:
         return Leased(token, runs, left_ms, lengths, data, times)
 
     def read_from(
-        self, name: str, from_id: int, max_count: int, max_bytes: int
+        self, name: str, from_id: int, max_count: int, max_bytes: int, knows_expiry: bool = True
     ) -> Delivery | Refused:
         """Return what a topic holds from an id on, for whoever may read it; it moves nothing."""
         topic = self._topics.active.get(name)
@@ -1293,7 +1314,7 @@ class Store:
             return beyond_the_end(from_id - 1, topic.last_id)
         if from_id <= topic.floor_id:
             return not_kept(name, from_id - 1, topic.floor_id)
-        return self._deliver(topic, from_id - 1, max_count, max_bytes)
+        return self._deliver(topic, from_id - 1, max_count, max_bytes, knows_expiry)
 
     # --- recoveries (docs/recovery.md) ----------------------------------------------------------
 
@@ -1570,8 +1591,15 @@ def _place(subscription: Subscription) -> dict[str, Any]:
     return told | {"placed": subscription.placed} if subscription.placed else told
 
 
-def _gone(topic: Topic, last_id: int) -> Refused:
-    """Return what a subscriber is told who has not read what was purged, or dropped."""
+def _gone(topic: Topic, last_id: int, knows_expiry: bool) -> Refused | None:
+    """Return what a subscriber is told who has not read what was purged or dropped, or expired.
+
+    None: it is all there. He has not acknowledged it, so nothing else has moved the floor.
+    """
+    if last_id >= topic.floor_id:
+        return None
+    if last_id >= topic.gone_id:
+        return expired(topic.name, last_id, topic.floor_id, knows_expiry)
     if topic.dropped_id > topic.purged_id:
         return not_kept(topic.name, last_id, topic.dropped_id)
     return purged(topic.name, last_id, topic.purged_id)

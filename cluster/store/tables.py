@@ -24,6 +24,7 @@ from cluster.log.files import DISK
 from cluster.wire.levels import (
     LEVEL_FIRST,
     LEVEL_OF_ACTS,
+    LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
     LEVEL_OF_PATTERNS,
@@ -136,10 +137,21 @@ CREATE TABLE IF NOT EXISTS patterns(client INTEGER NOT NULL, pattern TEXT NOT NU
 CREATE TABLE IF NOT EXISTS brought(topic INTEGER NOT NULL, client INTEGER NOT NULL,
     crc INTEGER NOT NULL, PRIMARY KEY(topic, client)) WITHOUT ROWID;
 """
+# As well (decision 0026). `expiries`: up to where a topic has expired, and when the rest will;
+# `stamps`: the log's time of rows of `publications` in which something expires.
+_EXPIRY_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS expiries(topic INTEGER PRIMARY KEY, floor_id INTEGER NOT NULL,
+    text TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS stamps(key INTEGER PRIMARY KEY, log_ms INTEGER NOT NULL,
+    crc INTEGER NOT NULL);
+"""
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
 _LATER_SCHEMA: Final = "".join(
-    (_USERS_SCHEMA, _IDLE_SCHEMA, _ACTS_SCHEMA, _GROUPS_SCHEMA, _TOPICS_SCHEMA, _PATTERNS_SCHEMA)
+    (
+        *(_USERS_SCHEMA, _IDLE_SCHEMA, _ACTS_SCHEMA, _GROUPS_SCHEMA),
+        *(_TOPICS_SCHEMA, _PATTERNS_SCHEMA, _EXPIRY_SCHEMA),
+    )
 )
 
 _WRITER_PRAGMAS: Final = (
@@ -585,7 +597,7 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
 TIMED_TABLES: Final = frozenset({"publications", "running"})
 LATER_TABLES: Final = frozenset(
     {"users", "owners", "running", "heard", "purged", "acts", "groups", "leases", "workers"}
-    | {"policies", "placed", "patterns", "brought", "recoveries", "settled"}
+    | {"policies", "placed", "patterns", "brought", "recoveries", "settled", "expiries", "stamps"}
 )
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 CHECKED: Final = (
@@ -599,6 +611,8 @@ CHECKED: Final = (
     ("topics", "number, name, last_id, active, added_bytes", 0),
     ("purged", "topic, last_id", 0),
     ("policies", "topic, floor_id, text", 0),
+    ("expiries", "topic, floor_id, text", 0),
+    ("stamps", "key, log_ms", 0),
     ("placed", "topic, client, at", 0),
     ("patterns", "client, pattern, record", 0),
     ("brought", "topic, client", 0),
@@ -700,7 +714,8 @@ def digest(database: Database) -> str:
     groups = _LOGICAL_GROUPS if database.level() >= LEVEL_OF_GROUPS else ()
     topics = _LOGICAL_TOPICS if database.level() >= LEVEL_OF_TOPICS else ()
     patterns = _LOGICAL_PATTERNS if database.level() >= LEVEL_OF_PATTERNS else ()
-    for sql in (*_LOGICAL, *users, *idle, *acts, *times, *groups, *topics, *patterns):
+    expiry = _LOGICAL_EXPIRY if database.level() >= LEVEL_OF_EXPIRY else ()
+    for sql in (*_LOGICAL, *users, *idle, *acts, *times, *groups, *topics, *patterns, *expiry):
         for row in database.query(sql):
             hasher.update(repr(row).encode())
         hasher.update(b"\n")
@@ -759,6 +774,9 @@ _LOGICAL_GROUPS: Final = (
 )
 
 
+_LOGICAL_EXPIRY: Final = (
+    "SELECT name, floor_id, text FROM expiries JOIN topics ON topics.number = topic ORDER BY name",
+)
 _LOGICAL_TIMES: Final = ("SELECT timestamp_ms FROM running",)
 
 
@@ -767,7 +785,8 @@ def _digest_publications(
 ) -> None:
     """Hash a topic's rows that hold a publication somebody still wants, one at a time."""
     sql = (
-        "SELECT ifnull((SELECT floor_id FROM policies WHERE topic = ?1),"
+        "SELECT coalesce((SELECT floor_id FROM policies WHERE topic = ?1),"
+        " (SELECT floor_id FROM expiries WHERE topic = ?1),"
         " max(min(cursor), ifnull((SELECT last_id FROM purged WHERE topic = ?1), 0)))"
         " FROM (SELECT cursor FROM subscriptions WHERE topic = ?1"
         " UNION ALL SELECT cursor FROM groups WHERE topic = ?1)"
@@ -775,13 +794,16 @@ def _digest_publications(
     floor = database.query(sql, (number,))[0][0]
     time = "timestamp_ms" if database.has_times else "0"
     rows = database.stream(
-        f"SELECT key, entry, count, lengths, data, {time} FROM publications"
-        " WHERE key BETWEEN ? AND ? ORDER BY key",
+        f"SELECT publications.key, entry, count, lengths, data, {time}, log_ms FROM publications"
+        " LEFT JOIN stamps ON stamps.key = publications.key"
+        " WHERE publications.key BETWEEN ? AND ? ORDER BY publications.key",
         (number << TOPIC_SHIFT, number << TOPIC_SHIFT | last_id),
     )
-    for key, entry, count, lengths, data, timestamp_ms in rows:
+    for key, entry, count, lengths, data, timestamp_ms, log_ms in rows:
         first_id = key & ID_MAX
         if first_id + count - 1 > floor:
             hasher.update(repr(timed((name, first_id, entry, count, timestamp_ms))).encode())
+            if log_ms is not None:
+                hasher.update(b"%d" % log_ms)
             hasher.update(lengths)
             hasher.update(data)

@@ -19,6 +19,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from cluster.store.clients import Client
+from cluster.store.expiry import NEVER, Expiry
 from cluster.store.retention import Retention
 from cluster.store.tables import CorruptStore, Database, row_crc
 from flotilla_client.policies import Policy
@@ -53,10 +54,11 @@ class Topic:
 
     `groups`: the cursor of each, by name (groups.py).
     Invariants: `floor_id` is the least cursor (without any: `last_id`), or what the policy keeps if
-    that is less, or `gone_id`, up to which everything was purged or dropped, if that is more; a
-    policy's floor never goes back. `cursors` counts who is at each, subscriber or group, `heap` has
-    each of these cursors and perhaps some that nobody is at any more. What is purged or dropped
-    moves no cursor: who has not read up to it is told. `oldest_end` is the last id of the oldest
+    that is less, or `gone_id`, up to which everything was purged or dropped, or `lapsed_id`, if
+    that is more; a policy's floor never goes back. `cursors` counts who is at each, subscriber or
+    group, `heap` has each of these cursors and perhaps some that nobody is at any more. What is
+    purged, dropped or has expired moves no cursor: who has not read up to it is told. `oldest_end`
+    is the last id of the oldest
     row on disk, 0 without one; `dropped_bytes` of the `added_bytes` ever were collected.
     """
 
@@ -73,6 +75,7 @@ class Topic:
     cursors: dict[int, int] = field(default_factory=dict)
     heap: list[int] = field(default_factory=list)
     retention: Retention | None = None
+    expiry: Expiry | None = None
 
     @property
     def is_active(self) -> bool:
@@ -94,6 +97,19 @@ class Topic:
     def gone_id(self) -> int:
         """Up to where publications are gone, whoever has not read them."""
         return max(self.purged_id, self.dropped_id)
+
+    @property
+    def expired_id(self) -> int:
+        """Up to where all publications have expired, as far as that is known in stretches."""
+        return 0 if self.expiry is None else self.expiry.expired_id
+
+    @property
+    def lapsed_id(self) -> int:
+        """Up to where publications have expired that no group has still to look at.
+
+        What expires in a group may become a dead letter, by a take.
+        """
+        return min(self.expired_id, *self.groups.values()) if self.groups else self.expired_id
 
     def place_group(self, name: str, cursor: int | None) -> None:
         """Let a group's cursor stand there from now on; None: the group has ended."""
@@ -155,16 +171,19 @@ class Topic:
         while heap and heap[0] not in self.cursors:
             heapq.heappop(heap)
         read_id = heap[0] if heap else self.last_id
-        kept = self.retention
+        kept, lapsed_id = self.retention, self.lapsed_id if self.expiry is not None else 0
         if kept is None:
-            self.floor_id = max(read_id, self.purged_id)
+            self.floor_id = max(read_id, self.purged_id, lapsed_id)
         else:
-            self.floor_id = max(self.floor_id, min(read_id, kept.keep_id), self.gone_id)
+            kept_id = min(read_id, kept.keep_id)
+            self.floor_id = max(self.floor_id, kept_id, self.gone_id, lapsed_id)
             kept.floor_moved(self.floor_id)
+        if self.expiry is not None:
+            self.expiry.floor_moved(self.floor_id)
 
     def lag(self, cursor: int) -> int:
         """Return how many publications are kept for whoever has everything up to `cursor`."""
-        return self.last_id - max(cursor, self.gone_id)
+        return self.last_id - max(cursor, self.gone_id, self.expired_id)
 
 
 def restored(database: Database, columns: tuple[Any, ...]) -> Topic:
@@ -199,6 +218,7 @@ class Topics:
         self._dirty_placed: dict[tuple[int, int], int] = {}  # the same; 0: gone
         self._dirty_brought: dict[tuple[int, int], bool] = {}  # the same; False: gone
         self._dirty_policies: set[Topic] = set()
+        self._dirty_expiries: set[Topic] = set()
         # Topics of which something gets too old: (the log's time, number, topic), and some that
         # were found to be due later, or not at all.
         self._due: list[tuple[int, int, Topic]] = []
@@ -228,6 +248,7 @@ class Topics:
             if topic is not None and cursor <= topic.last_id:
                 topic.place_group(name, cursor)
         self._load_policies(by_number)
+        self._load_expiries(by_number)
         self._names = sorted(self.active)
 
     def _load_marks(self, by_number: Mapping[int, Topic]) -> None:
@@ -253,6 +274,17 @@ class Topics:
         for number, client, crc in brought:
             self._database.verify(crc, (number, client))
             marked_one(number, client).is_brought = True
+
+    def _load_expiries(self, by_number: Mapping[int, Topic]) -> None:
+        """Behind all policies: what is below the floor is forgotten."""
+        for number, floor_id, text, crc in self._database.query(_EXPIRIES):
+            self._database.verify(crc, (number, floor_id, text))
+            topic = by_number.get(number)
+            if topic is None:
+                raise CorruptStore(self._database.path, f"expiry of no topic {number}")
+            topic.expiry = Expiry.of(text)
+            topic.find_floor()
+            self._await(topic)
 
     def _load_policies(self, by_number: Mapping[int, Topic]) -> None:
         """Behind all cursors, of groups as well: a policy's floor never goes back to one."""
@@ -339,6 +371,7 @@ class Topics:
 
     def _deactivate(self, topic: Topic) -> None:
         if not topic.is_active:
+            topic.expiry = None
             self._left[topic.name] = self.active.pop(topic.name)
             del self._names[bisect_left(self._names, topic.name)]
             self._dirty.add(topic)
@@ -396,6 +429,7 @@ class Topics:
         self._awaited.pop(topic.number, None)
         topic.find_floor()
         self._dirty_policies.add(topic)
+        self._touch(topic)
         self._deactivate(topic)
 
     def make_room(self, topic: Topic, size_bytes: int) -> bool:
@@ -408,8 +442,15 @@ class Topics:
             kept.make_room(topic.added_bytes, size_bytes)
         return topic.dropped_id > before_id
 
-    def put(self, topic: Topic, log_ms: int) -> None:
-        """Take note of what was added to a topic."""
+    def put(self, topic: Topic, log_ms: int, before_id: int = 0, over_ms: int = NEVER) -> None:
+        """Take note of what was added to a topic, behind `before_id`, and when it has expired."""
+        if topic.expiry is None and over_ms < NEVER:
+            topic.expiry = Expiry()
+            if topic.floor_id < before_id:
+                topic.expiry.added(before_id, NEVER)
+        if topic.expiry is not None:
+            topic.expiry.added(topic.last_id, over_ms)
+            self._touch(topic)
         if topic.retention is not None:
             topic.retention.added(topic.last_id, topic.added_bytes, log_ms)
             self._keep(topic, log_ms)
@@ -421,9 +462,13 @@ class Topics:
             due_ms, number, topic = heapq.heappop(self._due)
             if self._awaited.get(number) == due_ms:
                 del self._awaited[number]
+            if topic.expiry is not None and topic.expiry.pass_to(log_ms):
+                topic.find_floor()
+                self._touch(topic)
             if topic.retention is not None:
                 self._keep(topic, log_ms)
-                found.append(topic)
+            self._await(topic)
+            found.append(topic)
         return found
 
     @property
@@ -436,21 +481,24 @@ class Topics:
         assert kept is not None, topic
         kept.find_kept(topic.last_id, topic.added_bytes, log_ms)
         topic.find_floor()
-        self._dirty_policies.add(topic)
+        self._touch(topic)
         self._await(topic)
 
     def _await(self, topic: Topic) -> None:
         """Have it looked at when something gets too old; then, or sooner, it may be already."""
-        kept = topic.retention
-        due_ms = None if kept is None else kept.due_ms
+        ages = [each.due_ms for each in (topic.retention, topic.expiry) if each is not None]
+        due_ms = min((each for each in ages if each is not None), default=None)
         if due_ms is not None and due_ms < self._awaited.get(topic.number, due_ms + 1):
             self._awaited[topic.number] = due_ms
             heapq.heappush(self._due, (due_ms, topic.number, topic))
 
     def _touch(self, topic: Topic) -> None:
-        """Have the row of a policy written: its floor may have moved."""
+        """Have the rows written that say its floor: it may have moved."""
         if topic.retention is not None:
             self._dirty_policies.add(topic)
+        if topic.expiry is not None:
+            self._dirty_expiries.add(topic)
+            self._await(topic)
 
     def inactive(self, name: str) -> Topic | None:
         """Return a topic that has no subscriber, None if it never existed."""
@@ -490,6 +538,7 @@ class Topics:
         self._flush_placed()
         self._flush_brought()
         self._flush_policies()
+        self._flush_expiries()
 
     def _flush_placed(self) -> None:
         if self._dirty_placed:
@@ -523,6 +572,19 @@ class Topics:
             self._database.write(sql, [(*row, row_crc(row)) for row in here])
             self._dirty_policies.clear()
 
+    def _flush_expiries(self) -> None:
+        if self._dirty_expiries:
+            gone = [(each.number,) for each in self._dirty_expiries if each.expiry is None]
+            self._database.write("DELETE FROM expiries WHERE topic = ?", gone)
+            here = [
+                (each.number, each.floor_id, each.expiry.text())
+                for each in self._dirty_expiries
+                if each.expiry is not None
+            ]
+            sql = "INSERT OR REPLACE INTO expiries VALUES(?, ?, ?, ?)"
+            self._database.write(sql, [(*row, row_crc(row)) for row in here])
+            self._dirty_expiries.clear()
+
     def committed(self) -> None:
         """Forget topics without subscribers: their rows are written."""
         self._left.clear()
@@ -534,6 +596,7 @@ _SUBSCRIPTIONS: Final = (
 )
 _GROUPS: Final = "SELECT topic, name, cursor FROM groups"
 _POLICIES: Final = "SELECT topic, floor_id, text, crc FROM policies ORDER BY topic"
+_EXPIRIES: Final = "SELECT topic, floor_id, text, crc FROM expiries ORDER BY topic"
 _PURGED: Final = "SELECT last_id, crc FROM purged WHERE topic = ?"
 _DELETE_SUBSCRIPTION: Final = "DELETE FROM subscriptions WHERE topic = ? AND client = ?"
 _UPSERT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscriptions VALUES(?, ?, ?, ?)"

@@ -30,6 +30,7 @@ LEVEL_OF_NAMES: Final = 4  # clients may name themselves
 LEVEL_OF_PATTERNS: Final = 4  # a subscription to all topics of a pattern
 LEVEL_OF_KEY_ORDER: Final = 5  # groups that give the publications of one key one by one
 LEVEL_OF_GROUP_STARTS: Final = 5  # groups begin where they are told to, and are moved
+LEVEL_OF_EXPIRY: Final = 5  # publications expire
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Build:
 
 
 BUILD_0_1: Final = Build("", LEVEL_FIRST, LEVEL_FIRST)
-BUILD: Final = Build(VERSION, LEVEL_FIRST, LEVEL_OF_KEY_ORDER)
+BUILD: Final = Build(VERSION, LEVEL_FIRST, LEVEL_OF_EXPIRY)
 
 
 class UnsupportedLevel(Exception):

@@ -183,8 +183,8 @@ def ids_restart_with_the_topic(patches: Patches) -> None:
 def one_node_counts_a_topic_s_bytes_wrong(patches: Patches) -> None:
     """Count a publication too long on one node, which no operation and no reader meets."""
 
-    def seal(publications: Publications, entry: int, timestamp_ms: int) -> list[Topic]:
-        topics = _seal(publications, entry, timestamp_ms)
+    def seal(publications: Publications, entry: int, timestamp_ms: int, log_ms: int) -> list[Topic]:
+        topics = _seal(publications, entry, timestamp_ms, log_ms)
         if publications._database.path.parts[-3] == _LAME:
             for topic in topics:
                 topic.added_bytes += 1

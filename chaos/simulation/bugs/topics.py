@@ -93,10 +93,12 @@ def a_late_get_acknowledges_behind_a_seek(patches: Patches) -> None:
         }
         return _advance(store, replace(asked, placed=places))
 
-    def start(store: Store, client_id: str, name: str, last_id: int | None, placed: int) -> Any:
+    def start(
+        store: Store, client_id: str, name: str, last_id: int | None, placed: int, knows: bool
+    ) -> Any:
         found = store._subscription(client_id, name)
         at = found[1].placed if isinstance(found, tuple) else placed
-        return _start(store, client_id, name, last_id, at)
+        return _start(store, client_id, name, last_id, at, knows)
 
     patches.attribute(Store, "_advance", advance)
     patches.attribute(Store, "_start", start)

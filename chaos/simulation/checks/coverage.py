@@ -13,7 +13,7 @@ from typing import Any, Final
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
-from flotilla_client import FlotillaError, Operation, Outcome
+from flotilla_client import Expired, FlotillaError, Operation, Outcome
 
 STATES: Final[Mapping[str, str]] = {
     "election_under_load": "a leader is elected while publications are under way",
@@ -40,6 +40,7 @@ STATES: Final[Mapping[str, str]] = {
     "client_fenced": "a client's older process is refused",
     "client_forgotten": "a client comes back that was forgotten",
     "unsubscribed": "a subscription ends",
+    "expired": "a subscriber is told of publications that have expired",
     "parked_get": "a GET waits for its publication, and gets it",
     "disk_full_refused": "a publication is refused for want of space",
     "backlog_refused": "a publication is refused because its topic is full",
@@ -151,6 +152,8 @@ class Coverage:
             self.reach("duplicate_put")
         if operation.f == "unsub" and not outcome.error:
             self.reach("unsubscribed")
+        if outcome.error == Expired.CODE and outcome.last_id:
+            self.reach("expired")
         if outcome.publications and outcome.attempts == 1 and took_s > PARKED_S_MIN:
             self.reach("parked_get")
 

@@ -107,7 +107,7 @@ class Promises:
             self._subscriptions.completed(process.name, operation, outcome)
         if operation.f == "put" and outcome.error:
             self._note_kept(process, operation, outcome)
-        if outcome.error in ("purged", "gap") and outcome.last_id is not None:
+        if outcome.error in ("purged", "gap", "expired") and outcome.last_id is not None:
             self._told_of_purge(process, operation, outcome.topic, outcome.last_id)
         if outcome.error:
             return

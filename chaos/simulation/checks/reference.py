@@ -63,6 +63,9 @@ LEVEL_OF_IDLE: Final = 3
 LEVEL_OF_ACTS: Final = 3
 LEVEL_OF_PROPERTIES: Final = 4
 HAS_PROPERTIES: Final = 2**31
+NEVER: Final = 2**53 - 1  # when what has no expiry has expired
+EXPIRY_TAG: Final = 5  # docs/protocol.md: a uint64 of milliseconds follows
+SPANS_MAX: Final = 64
 NOT_ITS_OWN: Final = "client_id"
 
 ACTS: Final[Mapping[type, str]] = {
@@ -277,6 +280,31 @@ class ReferenceTopic:
     dropped: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
     floor: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to where nothing is kept
     sizes: ReferenceSizes = field(default_factory=lambda: ReferenceSizes())
+    over: dict[int, int] = field(default_factory=dict)  # by id: when, by the log's time, it expires
+    expires: bool = False  # something was put that does
+    spans: list[list[int]] = field(default_factory=list)  # [last id, when all of it has expired]
+    expired: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
+
+    def note(self, first_id: int, last_id: int) -> None:
+        """Note when a batch has expired: with its last publication, if each one does."""
+        ends = [self.over.get(each, NEVER) for each in range(first_id, last_id + 1)]
+        if not self.expires:
+            if NEVER in ends:
+                return
+            self.expires = True
+            if self.unread_from < first_id:
+                self.spans = [[first_id - 1, NEVER]]
+        if self.spans and self.spans[-1][1] == max(ends):
+            self.spans[-1][0] = last_id
+            return
+        self.spans.append([last_id, max(ends)])
+        if len(self.spans) > SPANS_MAX:
+            older, newer = self.spans[: SPANS_MAX // 2], self.spans[SPANS_MAX // 2 :]
+            joined = [
+                [older[place + 1][0], max(older[place][1], older[place + 1][1])]
+                for place in range(0, len(older), 2)
+            ]
+            self.spans = joined + newer
 
     def exists_at(self, index: int) -> bool:
         """Return whether there is such a topic behind the entry at `index`."""
@@ -336,6 +364,7 @@ class Reference:
         self.level: ByIndex[int] = ByIndex(1)
         self.users: ByIndex[ReferenceUsers] = ByIndex({})
         self.log_ms = 0  # the log's time: what has passed between entries of one leader
+        self.log_times: ByIndex[int] = ByIndex(0)
         self.forgotten: ByIndex[int] = ByIndex(0)  # how many clients, ever
         self.gone: dict[str, tuple[int, tuple[str, ...]]] = {}  # at which index, with which topics
         self.results: dict[int, list[Result | None]] = {}  # of each entry's operations
@@ -390,7 +419,9 @@ class Reference:
         self.applied_index = index
         if stamp is not None and self.level.now >= LEVEL_OF_IDLE:
             self._pass_to(term, stamp.ms)
+            self.log_times.put(index, self.log_ms)
             for name, topic in self.topics.items():
+                self._expire(index, name, topic)
                 policy = topic.policy.now
                 if policy is not None and policy.keep == "ms":
                     topic.sizes.find_kept(policy, topic.last_id.now, self.log_ms)
@@ -405,6 +436,34 @@ class Reference:
         self.results[index] = results
         self._note_groups(index)
         return results
+
+    # --- what expires -----------------------------------------------------------------------------
+
+    def _expire(self, index: int, name: str, topic: ReferenceTopic) -> None:
+        """Let the oldest of a topic be over; what no group has looked at may be a dead letter."""
+        over = 0
+        while topic.spans and topic.spans[0][1] <= self.log_ms:
+            over = topic.spans.pop(0)[0]
+        if over:
+            topic.expired.put(index, over)
+            self._find_unread(name)
+            for group in topic.groups.now:
+                self._pass_expired(name, self.groups[name, group])
+
+    def _pass_expired(self, name: str, group: ReferenceGroup) -> None:
+        expired = self.topics[name].expired.now
+        if not group.max_attempts and group.head < expired:
+            group.head = expired
+            self._find_unread(name)
+
+    def is_over_at(self, name: str, id_: int, index: int) -> bool:
+        """Return whether a publication has expired behind the entry at `index`."""
+        return self.topics[name].over.get(id_, NEVER) <= self.log_times.at(index)
+
+    def expired_at(self, name: str, index: int) -> int:
+        """Return up to which id all of a topic has expired behind the entry at `index`."""
+        found = self.topics.get(name)
+        return 0 if found is None else found.expired.at(index)
 
     def client(self, client_id: str) -> ReferenceClient | None:
         """Return a client that there is."""
@@ -1062,13 +1121,17 @@ class Reference:
 
     def _store(self, index: int, asked: Put, topic: ReferenceTopic) -> int:
         """Put a batch behind what a topic has; return its first id."""
-        count, at, batch = len(asked.lengths) // 4, 0, []
+        count, at = len(asked.lengths) // 4, 0
+        batch: list[tuple[bytes, int]] = []
         for length in unpack(f"<{count}I", asked.lengths):
             size = length % HAS_PROPERTIES
             publication, at = asked.data[at : at + size], at + size
             # docs/protocol.md: version, size of what follows.
             is_enveloped = length >= HAS_PROPERTIES
             envelope = 3 + publication[1] + 256 * publication[2] if is_enveloped else 0
+            if envelope and publication[3] == EXPIRY_TAG:
+                ms = int.from_bytes(publication[4:12], "little")
+                topic.over[topic.last_id.now + 1 + len(batch)] = self.log_ms + ms
             batch.append((publication, envelope))
         return self._add(index, asked.topic, topic, batch)
 
@@ -1086,6 +1149,7 @@ class Reference:
             if envelope:
                 topic.enveloped[id_] = envelope
         topic.sizes.put_bytes += size_bytes
+        topic.note(first_id, topic.last_id.now)
         if policy is not None:
             topic.sizes.put(policy, topic.last_id.now, self.log_ms)
             topic.sizes.find_kept(policy, topic.last_id.now, self.log_ms)
@@ -1157,6 +1221,7 @@ class Reference:
             if is_new_topic:
                 self._bring(index, asked.topic)
         group.set(asked)
+        self._pass_expired(asked.topic, group)
         return "", {
             "last_id": group.cursor,
             "resumed": not is_new,
@@ -1192,6 +1257,7 @@ class Reference:
         if not isinstance(cursor, int):
             return cursor
         group.seek(cursor)
+        self._pass_expired(asked.topic, group)
         self.moved_groups.add((asked.topic, asked.group))
         self._find_unread(asked.topic)
         return "", {"last_id": cursor}
@@ -1230,22 +1296,23 @@ class Reference:
             others,
             self._key_of(asked.topic),
             lambda: self._dead_letters_of(index, asked, group),
+            lambda id_: topic.over.get(id_, NEVER) <= self.log_ms,
         ).result()
         self._find_unread(asked.topic)
         return result
 
     def _dead_letters_of(
         self, index: int, asked: Take, group: ReferenceGroup
-    ) -> Callable[[int, int], None] | None:
+    ) -> Callable[[int, str], None] | None:
         topic = self.topics.get(group.dead_letter)
         if topic is None or not topic.stores or topic.last_id.now >= self.limits.id_max:
             return None
 
-        def publish(id_: int, attempts: int) -> None:
+        def publish(id_: int, reason: str) -> None:
             source = self.topics[asked.topic]
             _, publication = source.publications[id_]
             enveloped = source.enveloped.get(id_, 0)
-            letter = dead_letter(publication, enveloped, asked.topic, asked.group, id_, attempts)
+            letter = dead_letter(publication, enveloped, asked.topic, asked.group, id_, reason)
             self._add(index, group.dead_letter, topic, [letter])
 
         return publish
@@ -1280,13 +1347,20 @@ class Reference:
         subscribers = [self.clients[each].cursors[name].now or 0 for each in topic.subscribers.now]
         subscribers += [self.groups[name, each].cursor for each in topic.groups.now]
         wanted_from = min(subscribers, default=topic.last_id.now) + 1
+        given_up = [self.groups[name, each].cursor for each in topic.groups.now]
+        lapsed_from = min(topic.expired.now, *given_up) + 1 if given_up else topic.expired.now + 1
         if topic.policy.now is None:
-            topic.unread_from = max(wanted_from, topic.purged.now + 1)
+            topic.unread_from = max(wanted_from, topic.purged.now + 1, lapsed_from)
         else:
             kept_from = min(wanted_from, topic.sizes.kept + 1)
             gone = max(topic.purged.now, topic.dropped.now) + 1
-            topic.unread_from = max(topic.unread_from, kept_from, gone)
+            topic.unread_from = max(topic.unread_from, kept_from, gone, lapsed_from)
             topic.sizes.forget(topic.unread_from - 1)
+        while topic.spans and topic.spans[0][0] < topic.unread_from:
+            topic.spans.pop(0)
+        if not topic.exists:
+            topic.expires, topic.spans = False, []
+            topic.expired.put(self.applied_index, 0)
         topic.floor.put(self.applied_index, topic.unread_from - 1)
 
     # --- what is asked of it ----------------------------------------------------------------------
@@ -1389,6 +1463,7 @@ class Reference:
             for client_id in sorted(self.topics[name].subscribers.at(index)):
                 if (name, client_id) > (topic, after):
                     cursor = self.clients[client_id].cursors[name].at(index) or 0
+                    gone = max(gone, self.expired_at(name, index))
                     row = {"cursor": cursor, "backlog": end - max(cursor, gone)}
                     found.append({"topic": name, "client_id": client_id, **row})
         return found
@@ -1411,7 +1486,8 @@ class Reference:
                 {"topic": name, "last_id": end, "cursor": own[name], "backlog": end - had}
                 for name in sorted(own)
                 for end in (self.last_id_at(name, index),)
-                for had in (max(own[name], self.gone_at(name, index)),)
+                for gone in (max(self.gone_at(name, index), self.expired_at(name, index)),)
+                for had in (max(own[name], gone),)
             ]
         return [
             {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.store import groups
+from cluster.store import groups, publications
 from cluster.store.commands import MakeGroup, Take
 from cluster.store.groups import GroupLimits
 from flotilla_client.error_table import ProtocolError
@@ -128,7 +128,8 @@ class ReferenceGroup:
 class Taking:
     """One take, at one entry. `others_open`: how much is open in the other groups.
 
-    `bury(id, attempts)`: have it published to the dead-letter topic; None: there is none now.
+    `bury(id, reason)`: have it published to the dead-letter topic; None: there is none now.
+    `is_over(id)`: it has expired.
     """
 
     group: ReferenceGroup
@@ -140,7 +141,8 @@ class Taking:
     limits: GroupLimits
     others_open: int
     keys: Keys
-    bury: Callable[[], Callable[[int, int], None] | None]
+    bury: Callable[[], Callable[[int, str], None] | None]
+    is_over: Callable[[int], bool]
 
     def result(self) -> Result:
         """Carry it out."""
@@ -212,14 +214,21 @@ class Taking:
         while (id_ := self._next_due(seen)) is not None:
             seen = id_
             size, attempt = len(self.publications[id_][1]), group.open[id_].attempt + 1
-            bury = self.bury() if attempt > group.max_attempts > 0 else None
+            is_over = self.is_over(id_)
+            is_dead = group.max_attempts > 0 and (is_over or attempt > group.max_attempts)
+            bury = self.bury() if is_dead else None
+            if is_over and bury is None:
+                del group.open[id_]
+                continue
             if bury is not None:
                 is_all_given = dead < groups.DEAD_COUNT_MAX and (
                     not dead or size <= left_dead_bytes
                 )
                 if not is_all_given:
                     break
-                bury(id_, group.open[id_].attempt)
+                bury(
+                    id_, "expired" if is_over else f"given {attempt - 1} times, never acknowledged"
+                )
                 dead += 1
                 left_dead_bytes -= size
                 del group.open[id_]
@@ -231,6 +240,8 @@ class Taking:
                 break
             left_bytes = max(0, left_bytes - size)
             given.append((id_, attempt))
+        if is_all_given and min(room - len(given), self._own_room()) > 0:
+            dead = self._pass_expired(dead, left_dead_bytes)
         passed: list[int] = []
         if is_all_given:
             news, passed = self._new(room - len(given), left_bytes, not given)
@@ -257,6 +268,36 @@ class Taking:
         ]
         return min(due, default=None)
 
+    def _own_room(self) -> int:
+        group, limits = self.group, self.limits
+        own_room = limits.open_per_group_max - len(group.open)
+        return min(own_room, limits.open_max - self.others_open - len(group.open))
+
+    def _pass_expired(self, dead: int, left_bytes: int) -> int:
+        """Bury, or drop, what is over behind the head; return how many are dead by now."""
+        group, end, entries = self.group, self.group.head, set[int]()
+        for id_ in range(group.head + 1, self.last_id + 1):
+            entry, _ = self.publications[id_]
+            entries.add(entry)
+            is_far = len(entries) > publications.READ_ROWS_MAX
+            if entry == self.index or is_far or not self.is_over(id_):
+                break
+            end = id_
+        while group.head < end:
+            bury, size = (
+                self.bury() if group.max_attempts else None,
+                len(self.publications[group.head + 1][1]),
+            )
+            if bury is None:
+                group.head = end
+                break
+            if dead == groups.DEAD_COUNT_MAX or (dead and size > left_bytes):
+                break
+            bury(group.head + 1, "expired")
+            dead, left_bytes = dead + 1, left_bytes - size
+            group.head += 1
+        return dead
+
     def _new(
         self, room: int, left_bytes: int, is_first: bool
     ) -> tuple[list[tuple[int, int]], list[int]]:
@@ -281,7 +322,7 @@ class Taking:
             entry, publication = self.publications[id_]
             entries.add(entry)
             key = self.keys(id_) if group.is_ordered else None
-            if len(found) + len(passed) >= look_max or entry == self.index:
+            if len(found) + len(passed) >= look_max or entry == self.index or self.is_over(id_):
                 break
             if key in busy and len(found) < room and len(entries) <= groups.TAKE_ROWS_MAX:
                 if behind + len(passed) >= limits.behind_per_group_max:
@@ -301,7 +342,7 @@ class Taking:
 
 
 def dead_letter(
-    publication: bytes, envelope_bytes: int, topic: str, group: str, id_: int, attempts: int
+    publication: bytes, envelope_bytes: int, topic: str, group: str, id_: int, reason: str
 ) -> tuple[bytes, int]:
     """Return a dead letter, and how many bytes of it are its envelope."""
     had = Properties()
@@ -310,14 +351,15 @@ def dead_letter(
     headers = dict(had.headers)
     for name, value in (("topic", topic), ("id", str(id_)), ("group", group)):
         headers[f"dead-letter-{name}"] = value
-    headers["dead-letter-reason"] = f"given {attempts} times, never acknowledged"
+    headers["dead-letter-reason"] = reason
+    text, as_it_was = publication[envelope_bytes:], encode(Properties(had.key, had.headers))
     try:
         envelope = encode(Properties(had.key, headers))
     except ProtocolError:
-        return publication, envelope_bytes
-    if len(publication) - envelope_bytes + len(envelope) > 2**20:
-        return publication, envelope_bytes
-    return envelope + publication[envelope_bytes:], len(envelope)
+        return as_it_was + text, len(as_it_was)
+    if len(text) + len(envelope) > 2**20:
+        return as_it_was + text, len(as_it_was)
+    return envelope + text, len(envelope)
 
 
 def _told(token: int, given: Any, lost: Any, dead: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import orjson
 
 from chaos.simulation.checks.calm import CALM_S, Calm
 from chaos.simulation.checks.invariants import Invariants
-from chaos.simulation.checks.reference import Reference, Result, described
+from chaos.simulation.checks.reference import Reference, ReferenceTopic, Result, described
 from chaos.simulation.plan.limits import value_of
 from chaos.simulation.world.network import member_of
 from chaos.simulation.world.node import SimNode, principal_of
@@ -64,6 +64,9 @@ from cluster.store.commands import (
 )
 from cluster.store.store import Store
 from cluster.wire.messages import Message, Relay, RelayReply
+from flotilla_client.properties import Properties
+from flotilla_client.properties import decode as decode_properties
+from flotilla_client.properties import encode as encode_properties
 from flotilla_client.protocol import (
     ACK,
     ADMIN,
@@ -511,8 +514,11 @@ class Replies:
         size_bytes = sum(len(known[each][1]) for each in range(first_id, last_id + 1))
         if wrong := self._badly_timed(asked, body):
             return wrong
-        if self._is_short(asked, topic, first_id, last_id, size_bytes):
+        if self._is_short(asked, topic, first_id, last_id, size_bytes, high):
             return f"{topic} from {first_id} to {last_id}, there are more"
+        over = [each for each in range(first_id, last_id + 1) if self._is_over(topic, each, asked)]
+        if over:
+            return f"{topic} from {first_id} to {last_id}, and {over} had expired"
         entry = known[first_id][0]
         if not self._may(asked, "subscribe", topic, max(asked.low, entry), high):
             text = f"{asked.what} by {node.name}: {first_id} of {topic} for {asked.principal}"
@@ -579,8 +585,8 @@ class Replies:
         of_topic, at = self._reference.topics[asked.topic], 0
         for id_, length in zip(ids, said, strict=True):
             size = length % HAS_PROPERTIES
-            _, content = of_topic.publications[id_]
-            is_whole = (id_ in of_topic.enveloped) == (length >= HAS_PROPERTIES)
+            content, envelope_bytes = self._sent_of(asked, of_topic, id_)
+            is_whole = bool(envelope_bytes) == (length >= HAS_PROPERTIES)
             if content != data[at : at + size] or not is_whole:
                 return f"id {id_} is another publication"
             at += size
@@ -605,8 +611,8 @@ class Replies:
             return f"{count} publications of {len(data)} bytes, {max_count} of {max_bytes} may be"
         of_topic, at = self._reference.topics[topic], 0
         for id_, size, length in zip(count_from(first_id), sizes, lengths, strict=False):
-            entry, content = of_topic.publications.get(id_, (high + 1, b""))
-            envelope_bytes = of_topic.enveloped.get(id_, 0)
+            entry, _ = of_topic.publications.get(id_, (high + 1, b""))
+            content, envelope_bytes = self._sent_of(asked, of_topic, id_)
             is_whole = bool(envelope_bytes) and _takes_properties(asked)
             due = content if is_whole else content[envelope_bytes:]
             if entry > high or due != data[at : at + size]:
@@ -615,6 +621,24 @@ class Replies:
                 return f"id {id_} of {topic} begins with its properties: {is_whole}; said: {length}"
             at += size
         return ""
+
+    def _is_over(self, topic: str, id_: int, asked: Asked) -> bool:
+        """Return whether a publication had expired when it was asked for."""
+        return self._reference.is_over_at(topic, id_, asked.low)
+
+    @staticmethod
+    def _sent_of(asked: Asked, topic: ReferenceTopic, id_: int) -> tuple[bytes, int]:
+        """Return a publication as who asks is sent it, and how much of it is its envelope.
+
+        Who knows nothing of expiries is told of none.
+        """
+        _, content = topic.publications.get(id_, (0, b""))
+        envelope_bytes = topic.enveloped.get(id_, 0)
+        if id_ not in topic.over or asked.body.get("expiry") is True:
+            return content, envelope_bytes
+        properties, _ = decode_properties(content)
+        envelope = encode_properties(Properties(properties.key, properties.headers))
+        return envelope + content[envelope_bytes:], len(envelope)
 
     def _badly_timed(self, asked: Asked, body: Any) -> str:
         """Return what is wrong with the times that an answer says, "" if nothing is."""
@@ -682,13 +706,15 @@ class Replies:
         return starts if claimed is None else starts | {claimed}
 
     def _is_short(
-        self, asked: Asked, topic: str, first_id: int, last_id: int, size_bytes: int
+        self, asked: Asked, topic: str, first_id: int, last_id: int, size_bytes: int, high: int
     ) -> bool:
         """Return whether more was there when it was asked for, and would have had room."""
         max_count, max_bytes = _bounds(asked)
         if last_id >= self._reference.last_id_at(topic, asked.low):
             return False
         if last_id - first_id + 1 >= max_count:
+            return False
+        if self._reference.is_over_at(topic, last_id + 1, high):
             return False
         known = self._reference.topics[topic].publications
         rows = {known[each][0] for each in range(first_id, last_id + 2)}
@@ -915,7 +941,7 @@ class Replies:
             return self._unauthorized(node, asked, high)
         if code == "too_many" and asked.kind == GET and not asked.topic:
             return self._told_of_missed(asked, body, high)
-        if code in ("purged", "gap") and asked.kind == GET:
+        if code in ("purged", "gap", "expired") and asked.kind == GET:
             return self._told_of_purge(node, asked, body, high)
         if asked.kind == READ:
             return self._read_refused(node, asked, body, high)
@@ -940,6 +966,8 @@ class Replies:
         if why_not and not self._results_of(asked, high):
             self._fail("barrier", f"{asked.what} refused by {node.name}: {why_not}")
         starts = self._starts(asked, topic, high)
+        if self._says_expired(asked, topic, body, high) and first_id - 1 in starts:
+            return ""
         found = self._reference.topics.get(topic)
         past = None if found is None else found.purged
         if found is not None and body["error"] == "gap":
@@ -949,6 +977,16 @@ class Replies:
         if last_id in gone and first_id - 1 in starts and first_id <= last_id and is_counted:
             return ""
         return f"{first_id} to {last_id} of {topic} gone, behind {starts}; it is up to {gone}"
+
+    def _says_expired(self, asked: Asked, topic: str, body: Mapping[str, Any], high: int) -> bool:
+        """Return whether a refusal says truly, in words that who asks knows, what has expired."""
+        first_id, last_id = body.get("first_id") or 0, body.get("last_id") or 0
+        if body["error"] != ("expired" if asked.body.get("expiry") is True else "gap"):
+            return False
+        if not 0 < first_id <= last_id or body.get("missed") != last_id + 1 - first_id:
+            return False
+        ids = range(first_id, last_id + 1)
+        return all(self._reference.is_over_at(topic, each, high) for each in ids)
 
     def _read_refused(self, node: SimNode, asked: Asked, body: Mapping[str, Any], high: int) -> str:
         """Judge the refusal of a read that is nobody's."""
@@ -960,6 +998,8 @@ class Replies:
             asked.body["from_id"],
             body["error"],
         )
+        if body.get("first_id") == from_id and self._says_expired(asked, asked.topic, body, high):
+            return ""
         for index in _indexes(asked.low, high):
             if found is None or not found.exists_at(index):
                 told: dict[str, Any] = {"error": "unknown_topic"}
@@ -1067,7 +1107,9 @@ class Replies:
             return code == "moved"
         if last_id > found.last_id.at(index):
             return code == "bad_request"
-        return code == "already_acknowledged" and last_id < found.floor.at(index)
+        if code != "already_acknowledged":
+            return False
+        return last_id < min(found.floor.at(index), past.at(index) or 0)
 
     def _are_answered(self) -> None:
         """Check that nobody waits for long for whom nothing explains it."""

@@ -46,7 +46,7 @@ from chaos.simulation.world.operator import Operator
 from chaos.simulation.world.sockets import Sockets
 from chaos.simulation.world.world import World
 from chaos.workloads import history
-from cluster.wire.levels import LEVEL_OF_PROPERTIES
+from cluster.wire.levels import LEVEL_OF_EXPIRY, LEVEL_OF_PROPERTIES
 from flotilla_client import (
     BacklogFull,
     FlotillaError,
@@ -87,6 +87,7 @@ class Attached:
         leavers = frozenset(name for name, role in by_name.items() if role.churns)
         manual = frozenset(name for name, role in by_name.items() if role.is_manual)
         once = frozenset(name for name, role in by_name.items() if role.is_at_most_once)
+        self._has_expiry = any(role.has_expiry for role in roles)
         self._old = frozenset(name for name, role in by_name.items() if role.is_old)
         self.directory = directory
         self._world = world
@@ -158,7 +159,7 @@ class Attached:
             "unauthorized": knob("keys"),
             "forgotten": knob("client_idle_ms") or knob("acts"),
             Purged.CODE: knob("acts"),
-            Gap.CODE: knob("topics"),
+            Gap.CODE: knob("topics") or (self._has_expiry and self._old),
             TooLarge.CODE: knob("topics"),
             BacklogFull.CODE: knob("topics"),
             OutboxFull.CODE: "outbox_bytes_max" in self._world.plan.knobs["load"],
@@ -248,6 +249,8 @@ class Attached:
             # Nodes' clocks run at other rates than those of clients, and the second one of a
             # doubled request may be given what the first one was not.
             return evidence.detail == "shared" or self._world.net.doubled > 0
+        if check == "purge" and evidence.detail == "early":  # for the same reason
+            return True
         return self._is_of_doubling(check, evidence)
 
     def _is_of_doubling(self, check: str, evidence: Evidence) -> bool:
@@ -409,6 +412,11 @@ class Attached:
         """See `scripts.Course`."""
         return self._reference.level.now >= LEVEL_OF_PROPERTIES
 
+    @property
+    def takes_expiry(self) -> bool:
+        """See `scripts.Course`."""
+        return self._reference.level.now >= LEVEL_OF_EXPIRY
+
     def refused(self, client: str, error: FlotillaError) -> None:
         """See `scripts.Course`."""
         self._promises.refused(client, error)
@@ -452,7 +460,7 @@ class Attached:
             topic, id_ = message.topic, message.id
             text = message.publication.decode(errors="replace")
             due = Properties() if is_old else properties_of(text)
-            found = Properties(message.key, message.headers)
+            found = Properties(message.key, message.headers, message.expires_ms or 0)
             if found != due:
                 text = f"{client}: {topic} {id_} has {found}, it was published with {due}"
                 self._invariants.fail("properties", text)

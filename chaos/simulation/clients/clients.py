@@ -30,7 +30,7 @@ from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed
 from flotilla_client.joining import Call, Joined, Unheard
 from flotilla_client.losses import Losses
-from flotilla_client.operations import Ask, PutResult, Steps, Turn, next_ask
+from flotilla_client.operations import KNOWN, Ask, PutResult, Steps, Turn, next_ask
 from flotilla_client.protocol import Reply, Request, decode_request, encode_request
 from flotilla_client.reading import Ack, Delivery, Message, Owner, Reader
 from flotilla_client.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
@@ -572,7 +572,8 @@ class Process:
             self.close(endpoint)
         self._ask.request.request_id = action.request_id
         if self.is_old:
-            self._ask.request.body.pop("properties", None)
+            for name in KNOWN:
+                self._ask.request.body.pop(name, None)
         frames = encode_request(self._ask.request)
         self.check()
         outcome = self._wire.client_send(self, self.nodes[endpoint], frames)

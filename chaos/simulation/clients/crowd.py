@@ -156,6 +156,11 @@ class Crowd:
         """See `scripts.Course`."""
         return self._witness.takes_properties
 
+    @property
+    def takes_expiry(self) -> bool:
+        """See `scripts.Course`."""
+        return self._witness.takes_expiry
+
     def known(self) -> Known:
         """See `scripts.Course`."""
         return self._witness.known()

@@ -45,6 +45,7 @@ EVERYTHING_SHARE: Final = 0.03  # of its SUBs: it holds up what everybody publis
 KINDS: Final = {SUB: 0.2, UNSUB: 0.07, PUT: 0.35, GET: 0.33, REQUEST_ID: 0.03, INSPECT: 0.02}
 CLAIMED_SHARE: Final = 0.7  # of the topics that it has read, in a GET
 UNKNOWN: Final = frozenset({"forgotten", "unknown_client"})
+TELL_OF_GONE: Final = frozenset({"gap", "purged", "expired"})
 
 
 class Follower:
@@ -153,7 +154,7 @@ class Follower:
             self._counters.clear()
         elif code == "counter_gap":
             self._counters[topic] = body["expected"]
-        elif code in ("gap", "purged") and kind == GET:
+        elif code in TELL_OF_GONE and kind == GET:
             self._read[body["topic"]] = body["last_id"], self._read.get(body["topic"], (0, 0))[1]
         elif kind == GET:  # of a topic that it has left meanwhile
             self._read.clear()

@@ -36,6 +36,7 @@ KEPT_TOPIC: Final = "kept"  # to which it alone publishes: no client of the crow
 PUT_SHARE: Final = 0.4  # of what it asks about that topic
 STALE_SHARE: Final = 0.4  # of its GETs say what it had at another place
 UNKNOWN: Final = frozenset({"forgotten", "unknown_client"})
+TELL_OF_GONE: Final = frozenset({"gap", "purged", "expired"})
 
 
 class Replayer:
@@ -81,6 +82,7 @@ class Replayer:
         known = self._before if rng.random() < STALE_SHARE else self._place
         bounds = {"max_count": rng.choice((1, 3, 50)), "wait_ms": rng.choice((0, 0, 300))}
         bounds["properties"] = rng.random() < 0.5
+        bounds["expiry"] = rng.random() < 0.5
         if topic not in known:
             return bounds
         cursor, placed = known[topic]
@@ -114,7 +116,7 @@ class Replayer:
                 self._counter = body["expected"]
             elif body["error"] == "moved" and kind == GET:
                 self._stand(topic, body["cursor"], body["placed"])
-            elif body["error"] in ("gap", "purged") and kind == GET and topic in self._place:
+            elif body["error"] in TELL_OF_GONE and kind == GET and topic in self._place:
                 self._stand(topic, body["last_id"], self._place[topic][1])
         elif kind == REQUEST_ID:
             self._client_id = body["client_id"]

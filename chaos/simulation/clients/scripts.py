@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from chaos.simulation.clients.callers import Callers
 from chaos.simulation.clients.clients import Calling, ClientWire, Process, Script, Wish
-from chaos.simulation.clients.dressing import MARK, dressed
+from chaos.simulation.clients.dressing import EXPIRING, MARK, dressed
 from chaos.simulation.clients.pipes import QUEUED_MAX, Pipe
 from chaos.simulation.clients.working import Working
 from chaos.workloads import payload
@@ -84,7 +84,8 @@ class Role:
     background producer that are under way at once, 0 for one PUT after the other; `is_hasty`: it
     publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
     `AsyncClient`, and cancels some of what it asks. `callers`: so many publish at once at most,
-    each for itself, 0 for one after the other. `has_properties`: half of what it publishes does;
+    each for itself, 0 for one after the other. `has_properties`: half of what it publishes does,
+    and half of that expires if it `has_expiry`;
     `is_old`: it knows of none. `works`: in the groups of its topics, with a lease of `lease_ms` and
     dead letters behind `max_attempts` (0: none); `is_ordered`: which it would have by key, None:
     as they are.
@@ -113,6 +114,7 @@ class Role:
     is_awaiting: bool = False
     is_at_most_once: bool = False
     has_properties: bool = False
+    has_expiry: bool = False
     is_old: bool = False
 
     @property
@@ -130,7 +132,7 @@ class Role:
 
 def _delivered(message: Message) -> Delivery:
     """Return a message as the delivery of it alone."""
-    own = Properties(message.key, message.headers)
+    own = Properties(message.key, message.headers, message.expires_ms or 0)
     return Delivery(
         message.topic,
         message.id,
@@ -159,6 +161,10 @@ class Hears(Protocol):
     @property
     def takes_properties(self) -> bool:
         """Whether the cluster has come to the level of publications with properties."""
+
+    @property
+    def takes_expiry(self) -> bool:
+        """Whether it has come to that of publications that expire."""
 
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
         """Hear what a client will publish, before it is given its counter."""
@@ -425,6 +431,9 @@ class ClientScript:
         """Return so much text; it is marked where the publication is to have properties."""
         may_be = self._role.has_properties and self._course.takes_properties
         is_marked = may_be and self._rng.random() < DRESSED_SHARE
+        may_expire = is_marked and self._role.has_expiry and self._course.takes_expiry
+        if may_expire and self._rng.random() < DRESSED_SHARE:
+            return EXPIRING + FILLER[:size]
         return (MARK if is_marked else "") + FILLER[:size]
 
     def _publish_oversized(self) -> Script:
