@@ -7,7 +7,7 @@ publications (publications.py), cursors and the floor (topics.py), clocks: time 
 Of each publication its row says when it expires, so who reads is given exactly what has not. What
 lets the floor go on is kept of stretches of batches, STRETCHES_MAX of them at most: a stretch has
 expired when the last of it has, and never if one of it never does. All of this follows from the
-entries, so it is the same on every node. Decision: docs/decisions/0026-expiry.md.
+entries, so it is the same on every node. Decision: docs/decisions/0027-expiry.md.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ CREATE TABLE IF NOT EXISTS patterns(client INTEGER NOT NULL, pattern TEXT NOT NU
 CREATE TABLE IF NOT EXISTS brought(topic INTEGER NOT NULL, client INTEGER NOT NULL,
     crc INTEGER NOT NULL, PRIMARY KEY(topic, client)) WITHOUT ROWID;
 """
-# As well (decision 0026). `expiries`: up to where a topic has expired, and when the rest will;
+# As well (decision 0027). `expiries`: up to where a topic has expired, and when the rest will;
 # `stamps`: the log's time of rows of `publications` in which something expires.
 _EXPIRY_SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS expiries(topic INTEGER PRIMARY KEY, floor_id INTEGER NOT NULL,
