@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,7 +108,7 @@ class _TracedPublish(PublishSpan):
         if not isinstance(publication, Publication):
             return Publication(publication, None, carrier)
         headers = {**publication.headers, **carrier}
-        return Publication(publication.data, publication.key, headers)
+        return replace(publication, headers=headers)
 
     def all_carried(self, publications: Sequence[Publishable]) -> Sequence[Publishable]:
         checks.several("publications", publications)
