@@ -11,38 +11,50 @@ from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.tables import Tables, with_application
 
 ROW = (*KEY, "client_id", "topic")
+TOLD = (*ROW, "first", "last", "gone_as", "end_ns", one_host())
 
 
 def purge(tables: Tables) -> DataFrame:
     """Find answers that say more than was purged, and answers of what was purged before.
 
     The purges of an application's cluster stand in no record of it: what it is told is believed.
-    What is said to have expired is held against what its PUT asked for, where that is on record.
+    What is said to have expired is held against what its PUT asked for, where that is on record; so
+    is a `gap` that no purge explains where something expires: who knows no expiry is told that.
     """
-    return _unsaid(tables).unionByName(_kept(tables)).unionByName(_of_expiry(tables))
+    told, names = _not_named(tables), ["run_id", "topic"]
+    expiring = F.broadcast(tables.expiring)
+    gaps = told.where(F.col("gone_as") == "gap").join(expiring, names, "leftsemi")
+    others = told.where(F.col("gone_as") == "purged").unionByName(
+        told.where(F.col("gone_as") == "gap").join(expiring, names, "leftanti")
+    )
+    unsaid = others.withColumn("id", F.col("last")).select(*_evidence("unsaid", F.lit(None)))
+    expired = tables.gets.where(F.col("gone_as") == "expired").select(*TOLD)
+    return (
+        unsaid.unionByName(_kept(tables))
+        .unionByName(_of_expiry(expired, tables))
+        .unionByName(_of_expiry(gaps, tables))
+    )
 
 
-def _unsaid(tables: Tables) -> DataFrame:
+def _not_named(tables: Tables) -> DataFrame:
+    """Return the answers of which no purge that was asked for by then names all."""
     told = settled(
         with_application(tables.gets.where("tells_of_purge"), tables)
-        .where(~F.col("is_application") & ~F.col("tells_of_expiry"))
-        .select(*ROW, F.col("last").alias("id"), "end_ns", one_host())
+        .where(~F.col("is_application") & (F.col("gone_as") != "expired"))
+        .select(*TOLD)
     )
     asked = _purges(tables, "purge")
     same = [F.col(name) == F.col(f"purge_{name}") for name in ("run_id", "topic")]
     is_before = (F.col("at") != F.col("purge_at")) | (F.col("purge_ns") < F.col("end_ns"))
-    named = [*same, F.col("purge_id") >= F.col("id"), is_before]
-    return told.join(F.broadcast(asked), named, "leftanti").select(
-        *_evidence("unsaid", F.lit(None))
-    )
+    named = [*same, F.col("purge_id") >= F.col("last"), is_before]
+    return told.join(F.broadcast(asked), named, "leftanti")
 
 
-def _of_expiry(tables: Tables) -> DataFrame:
+def _of_expiry(told: DataFrame, tables: Tables) -> DataFrame:
     """Find the lowest ids of an answer that never expire (`unsaid`), or had not yet (`early`)."""
-    told = tables.gets.where("tells_of_expiry")
     if is_never_any(told):
         return told.select(*evidence())
-    ends = intervals.split(told.select(*ROW, one_host(), "end_ns", "first", "last"))
+    ends = intervals.split(told.drop("gone_as"))
     stored = acknowledged_runs(tables.puts).select(
         *("run_id", "topic", "first", "last", "invoke_ns", "duplicate", "expires"),
         one_host().alias("put_at"),

@@ -289,7 +289,7 @@ def answers_of(pairs: DataFrame) -> DataFrame:
     `is_plain`: all is sound, and each run goes on where the one before it ends. `digests`: it was
     recorded by an application, whose publications do not say who put them: its runs have no
     producer. `tells_of_purge`: it says that its one run, which has none either, is purged: who was
-    told so is owed it no more than what it has; `tells_of_expiry`: that it has expired.
+    told so is owed it no more than what it has; `gone_as`: by which error it was told so.
     """
     told = pairs.withColumn("tells_of_purge", is_told_of_purge("outcome"))
     answered = F.when(F.col("tells_of_purge"), F.lit("ok")).otherwise(F.col("outcome"))
@@ -315,7 +315,7 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         F.coalesce(_is_denied(), F.lit(False)).alias("is_denied"),
         _is_excessive().alias("is_excessive"),
         "tells_of_purge",
-        (F.col("tells_of_purge") & (F.col("error") == "expired")).alias("tells_of_expiry"),
+        F.when(F.col("tells_of_purge"), F.col("error")).alias("gone_as"),
         "is_single",
         F.when(F.col("is_single"), only_item["producer"]).alias("producer"),
         F.when(F.col("is_single"), only_item["shift"]).alias("shift"),

@@ -263,13 +263,19 @@ def purge(run: Run) -> Iterable[Evidence]:
     """Find what is said to be purged though no purge named it, and what was given though one had.
 
     The purges of an application's cluster stand in no record of it: what it is told is believed.
-    What is said to have expired is held against what its PUT asked for, where that is on record.
+    What is said to have expired is held against what its PUT asked for, where that is on record; so
+    is a `gap` that no purge explains where something expires: who knows no expiry is told that.
     """
+    expiring = run.expiring
     for get in run.answers:
         if get.tells_of_purge and get.error == "expired":
             yield from _of_expiry(run, get)
         elif get.tells_of_purge:
-            if not run.is_application and not any(_names(one, get) for one in run.purges):
+            if run.is_application or any(_names(one, get) for one in run.purges):
+                continue
+            if get.error == "gap" and get.named in expiring:
+                yield from _of_expiry(run, get)
+            else:
                 yield _of_purge(run, get, max(get.ids()), None, "unsaid")
         elif get.brought:
             lowest, gone = min(get.ids()), _gone_before(run, get)

@@ -1,6 +1,6 @@
 """Histories that deceive: at edges, in combinations of which one part hides the other."""
 
-from tests.judges.small import gone, got, small, stored, three, unclear
+from tests.judges.small import brief, gone, got, small, stored, three, unclear
 from tests.spark.histories import RunRecorder
 
 ALL = ((1, "p", 1), (2, "p", 2), (3, "p", 3))
@@ -809,6 +809,86 @@ def half_of_what_is_purged_is_told_and_the_rest_is_skipped(run: RunRecorder) -> 
     gone(run, "s", 0, 1, 1)
     got(run, "s", 2, ALL[2])
     return {"lost middle 2", "gap 3"}
+
+
+# --- what expires ---------------------------------------------------------------------------------
+
+
+@small
+def publication_that_never_expires_is_said_to_have_expired(run: RunRecorder) -> set[str]:
+    brief(run)
+    run.wait(20)
+    gone(run, "s", 0, 1, 3, error="expired")
+    return {"purge unsaid 3"}
+
+
+@small
+def publication_is_withheld_before_it_expires(run: RunRecorder) -> set[str]:
+    brief(run, ms=10_000)
+    run.wait(5_000)
+    gone(run, "s", 0, 1, 2, error="expired")
+    got(run, "s", 2, (3, "p", 3))
+    return {"purge early 1"}
+
+
+@small
+def publications_are_said_to_have_expired_where_none_does(run: RunRecorder) -> set[str]:
+    three(run)
+    gone(run, "s", 0, 1, 2, error="expired")
+    got(run, "s", 2, ALL[2])
+    return {"purge unsaid 1"}
+
+
+@small
+def purge_does_not_explain_that_something_has_expired(run: RunRecorder) -> set[str]:
+    brief(run)
+    run.wait(20)
+    run.purge("t", 3)
+    gone(run, "s", 0, 1, 3, error="expired")
+    return {"purge unsaid 3"}
+
+
+@small
+def gap_of_what_expires_names_what_does_not(run: RunRecorder) -> set[str]:
+    brief(run)
+    run.wait(20)
+    gone(run, "s", 0, 1, 3, error="gap")
+    return {"purge unsaid 3"}
+
+
+@small
+def gap_comes_before_what_it_names_has_expired(run: RunRecorder) -> set[str]:
+    brief(run, ms=10_000)
+    gone(run, "s", 0, 1, 2, error="gap")
+    got(run, "s", 2, (3, "p", 3))
+    return {"purge early 1"}
+
+
+@small
+def expiry_does_not_explain_that_something_is_purged(run: RunRecorder) -> set[str]:
+    brief(run)
+    run.wait(20)
+    gone(run, "s", 0, 1, 2)
+    got(run, "s", 2, (3, "p", 3))
+    return {"purge unsaid 2"}
+
+
+@small
+def who_is_not_told_that_it_has_expired_is_owed_it(run: RunRecorder) -> set[str]:
+    brief(run)
+    run.wait(20)
+    got(run, "s", 0, (3, "p", 3))
+    return {"lost prefix 1", "lost prefix 2", "gap 3"}
+
+
+@small
+def what_follows_the_expired_is_skipped_with_it(run: RunRecorder) -> set[str]:
+    brief(run)
+    stored(run, "p", 4, 4)
+    run.wait(20)
+    gone(run, "s", 0, 1, 2, error="expired")
+    got(run, "s", 3, (4, "p", 4))
+    return {"lost middle 3", "gap 4"}
 
 
 # --- times, keys and headers ----------------------------------------------------------------------

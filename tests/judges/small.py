@@ -60,11 +60,18 @@ def got(run: RunRecorder, client: str, asked: int | None, *given: Given, **field
     return run.get(client, "t", asked, [[*one, 1] for one in given], **fields)
 
 
-def gone(run: RunRecorder, client: str, asked: int | None, first_id: int, last_id: int) -> Row:
-    """Record a GET that was told what is purged."""
+def gone(
+    run: RunRecorder,
+    client: str,
+    asked: int | None,
+    first_id: int,
+    last_id: int,
+    error: str = "purged",
+) -> Row:
+    """Record a GET that was told what is purged, or is gone in another way."""
     invoke = run.invoke(client, "get", "t", last_id=asked)
     ids = {"first_id": first_id, "last_id": last_id}
-    return run.complete(invoke, "fail", error="purged", **ids)
+    return run.complete(invoke, "fail", error=error, **ids)
 
 
 def three(run: RunRecorder) -> None:
@@ -72,3 +79,10 @@ def three(run: RunRecorder) -> None:
     run.sub("s", "t", 0)
     for number in (1, 2, 3):
         stored(run, "p", number, number)
+
+
+def brief(run: RunRecorder, ms: int = 10) -> None:
+    """Record the same, but 1 and 2 expire."""
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, 2, expires=[[1, 2, ms]])
+    stored(run, "p", 3, 3)

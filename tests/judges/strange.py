@@ -6,7 +6,7 @@ broken_files.py).
 """
 
 from tests.judges.deceiving import ALL
-from tests.judges.small import gone, got, small, stored, three, unclear
+from tests.judges.small import brief, gone, got, small, stored, three, unclear
 from tests.spark.histories import Row, RunRecorder
 
 NOTHING: set[str] = set()
@@ -805,6 +805,71 @@ def purged_publications_were_read_by_another_before(run: RunRecorder) -> set[str
     got(run, "r", 3)
     stored(run, "p", 4, 4)
     got(run, "s", 3, (4, "p", 4))
+    return NOTHING
+
+
+# --- what expires ---------------------------------------------------------------------------------
+
+
+@small
+def who_is_told_what_has_expired_goes_on_behind_it(run: RunRecorder) -> set[str]:
+    brief(run)
+    run.wait(20)
+    gone(run, "s", 0, 1, 2, error="expired")
+    got(run, "s", 2, (3, "p", 3))
+    run.drained("s", "t", 3)
+    return NOTHING
+
+
+@small
+def half_of_a_batch_has_expired(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, 3, expires=[[2, 2, 5]])
+    run.wait(20)
+    got(run, "s", 0, ALL[0])
+    gone(run, "s", 1, 2, 2, error="expired")
+    got(run, "s", 2, ALL[2])
+    return NOTHING
+
+
+@small
+def who_knows_no_expiry_is_told_of_a_gap(run: RunRecorder) -> set[str]:
+    brief(run)
+    run.wait(20)
+    gone(run, "s", 0, 1, 2, error="gap")
+    got(run, "s", 2, (3, "p", 3))
+    return NOTHING
+
+
+@small
+def one_is_given_what_another_is_told_has_expired(run: RunRecorder) -> set[str]:
+    run.sub("r", "t", 0)
+    brief(run)
+    got(run, "r", 0, ALL[0], ALL[1], ALL[2])
+    run.wait(20)
+    gone(run, "s", 0, 1, 2, error="expired")
+    got(run, "s", 2, (3, "p", 3))
+    return NOTHING
+
+
+@small
+def put_without_an_answer_has_expired(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    stored(run, "q", 1, 2)
+    gone(run, "s", 0, 1, 1, error="expired")
+    got(run, "s", 1, (2, "q", 1))
+    return NOTHING
+
+
+@small
+def retry_of_what_has_expired_is_a_duplicate(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    run.wait(2_000)
+    stored(run, "p", 1, 1, expires=[[1, 1, 1_000]], duplicate=True, session=1)
+    gone(run, "s", 0, 1, 1, error="expired")
+    run.drained("s", "t", 1)
     return NOTHING
 
 

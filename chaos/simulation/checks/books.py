@@ -111,7 +111,7 @@ class Books:
         for topic in active.values():
             cursors = Counter(each.cursor for each in topic.subscribers.values())
             cursors.update(topic.groups.values())
-            dead = max(min(cursors, default=topic.last_id), topic.purged_id)
+            dead = max(min(cursors, default=topic.last_id), topic.purged_id, topic.lapsed_id)
             if topic.retention is not None:  # the reference says how far (checks/replies.py)
                 dead = topic.floor_id
             pairs[f"ids of {topic.name} that nobody wants"] = topic.floor_id, dead
