@@ -11,7 +11,7 @@ from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.tables import Tables, with_application
 
 ROW = (*KEY, "client_id", "topic")
-TOLD = (*ROW, "first", "last", "gone_as", "end_ns", one_host())
+TOLD = (*ROW, "first", "last", "gone_as", "end_ns")
 
 
 def purge(tables: Tables) -> DataFrame:
@@ -28,7 +28,7 @@ def purge(tables: Tables) -> DataFrame:
         told.where(F.col("gone_as") == "gap").join(expiring, names, "leftanti")
     )
     unsaid = others.withColumn("id", F.col("last")).select(*_evidence("unsaid", F.lit(None)))
-    expired = tables.gets.where(F.col("gone_as") == "expired").select(*TOLD)
+    expired = tables.gets.where(F.col("gone_as") == "expired").select(*TOLD, one_host())
     return (
         unsaid.unionByName(_kept(tables))
         .unionByName(_of_expiry(expired, tables))
@@ -41,7 +41,7 @@ def _not_named(tables: Tables) -> DataFrame:
     told = settled(
         with_application(tables.gets.where("tells_of_purge"), tables)
         .where(~F.col("is_application") & (F.col("gone_as") != "expired"))
-        .select(*TOLD)
+        .select(*TOLD, one_host())
     )
     asked = _purges(tables, "purge")
     same = [F.col(name) == F.col(f"purge_{name}") for name in ("run_id", "topic")]

@@ -42,6 +42,7 @@ from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.client import Client, WorkItems, now_ms
 from flotilla_client.completion import SHELLS
 from flotilla_client.errors import (
+    Expired,
     FlotillaError,
     Gap,
     Purged,
@@ -541,6 +542,9 @@ def _read_topic(client: Client, options: Any) -> int:
             if next_id is not None:
                 raise
             next_id = gap.details["last_id"] + 1  # the first that is kept
+            continue
+        except Expired as error:
+            next_id = error.details["last_id"] + 1
             continue
         if delivery is None:
             break

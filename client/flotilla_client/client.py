@@ -763,9 +763,10 @@ class Client:
         """Return publications of a topic from an id on, None where it has none yet.
 
         No subscription is needed, and nothing moves: nothing is in hand, and nothing to be
-        acknowledged. As many as one answer holds, `max_count` at most. Linearizable. Raises Gap
-        where that id is not kept any more (`details["last_id"]`: it goes on behind that), and
-        UnknownTopic.
+        acknowledged. As many as one answer holds, `max_count` at most; what has expired is passed:
+        then the first one has a higher id. Linearizable. Raises Gap where that id is not kept any
+        more, Expired where a thousand runs have expired one behind the other (of both,
+        `details["last_id"]`: it goes on behind that), and UnknownTopic.
         """
         return self._run(self._session.read(topic, from_id, max_count))
 

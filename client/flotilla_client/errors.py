@@ -164,7 +164,8 @@ class Purged(Refused):
 class Expired(Refused):
     """Publications have expired that this subscriber had not read: `first_id` to `last_id`.
 
-    Their publisher asked for it. No reader is told: the library goes on behind them by itself.
+    Their publisher asked for it. The library goes on behind them by itself; `read` alone raises it,
+    behind a thousand such runs.
     """
 
     CODE = "expired"

@@ -725,16 +725,18 @@ class Operations:
         From the first on that has not expired.
         """
         check_topic(topic)
-        for _ in range(EXPIRED_RUNS_MAX):
+        for runs in itertools.count(1):
             body = {"from_id": from_id, "max_count": max_count, **KNOWN}
             try:
                 done = yield Ask(Request(protocol.READ, "", topic, body=body))
             except Expired as error:
+                if runs == EXPIRED_RUNS_MAX:
+                    raise
                 from_id = error.details["last_id"] + 1
                 continue
-            reply: Reply = done.reply
-            return _delivered(reply, 0) if reply.body.get("count") else None
-        return None
+            break
+        reply: Reply = done.reply
+        return _delivered(reply, 0) if reply.body.get("count") else None
 
     def subscribers(self, topic: str) -> Steps[list[SubscriberInfo]]:
         """TOPICS of one topic's subscribers, by nobody in particular."""

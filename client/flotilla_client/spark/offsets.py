@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from flotilla_client.errors import BadRequest, Gap
+from flotilla_client.errors import BadRequest, Expired, Gap
 from flotilla_client.protocol import INTEGER_MAX
 from flotilla_client.reading import Delivery
 
@@ -40,10 +40,11 @@ def extent(client: ReadsTopics, topic: str) -> Extent:
     """
     end = end_of(client, topic)
     try:
-        client.read(topic, 1)
-    except Gap as gap:
-        return Extent(gap.details["last_id"] + 1, max(end, gap.details["last_id"] + 1))
-    return Extent(1, end)
+        delivery = client.read(topic, 1)
+    except (Gap, Expired) as gone:
+        return Extent(gone.details["last_id"] + 1, max(end, gone.details["last_id"] + 1))
+    first_id = end if delivery is None else delivery.first_id
+    return Extent(first_id, max(end, first_id))
 
 
 def end_of(client: ReadsTopics, topic: str) -> int:
@@ -63,20 +64,23 @@ def first_since(client: ReadsTopics, topic: str, timestamp_ms: int) -> int:
     Times never go back in a topic, so halving finds it; what has no time is older than any.
     """
     kept = extent(client, topic)
-    low, high = kept.first_id, kept.end
+    low, high, first_id = kept.first_id, kept.end, kept.end
     while low < high:
         middle = (low + high) // 2
         try:
             delivery = client.read(topic, middle)
-        except Gap as gap:  # it was dropped meanwhile
-            low = min(high, gap.details["last_id"] + 1)
+        except (Gap, Expired) as gone:  # it was dropped meanwhile
+            low = min(high, gone.details["last_id"] + 1)
             continue
-        found = delivery.message(middle, False).timestamp_ms if delivery else None
-        if found is None or found < timestamp_ms:
-            low = middle + 1
-        else:
+        if delivery is None:  # all from there on has expired
             high = middle
-    return low
+            continue
+        found = delivery.message(delivery.first_id, False).timestamp_ms
+        if found is None or found < timestamp_ms:
+            low = min(high, delivery.first_id + 1)
+        else:
+            high, first_id = middle, delivery.first_id
+    return max(low, first_id)
 
 
 def partitions_of(count: int) -> int:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from flotilla_client.client import Client
-from flotilla_client.errors import BadRequest, Gap, UnknownTopic
+from flotilla_client.errors import BadRequest, Expired, Gap, UnknownTopic
 from flotilla_client.protocol import BATCH_COUNT_MAX, EARLIEST
 from flotilla_client.spark import columns, offsets
 from flotilla_client.spark.errors import DataLost
@@ -215,8 +215,8 @@ def read_range(
             count = min(BATCH_COUNT_MAX, ids.end - next_id)
             try:
                 delivery = client.read(topic, next_id, count)
-            except Gap as gap:
-                kept_id = gap.details["last_id"] + 1
+            except (Gap, Expired) as gone:
+                kept_id = gone.details["last_id"] + 1
                 _tell(lost(topic, next_id, min(kept_id, ids.end)), fails_on_loss)
                 next_id = kept_id
                 continue
@@ -228,6 +228,11 @@ def read_range(
                 raise DataLost(
                     f"topic {topic!r} was deleted before id {next_id} was read"
                 ) from error
+            found_id = offsets.end_of(client, topic) if delivery is None else delivery.first_id
+            if found_id > next_id:  # what is between has expired
+                _tell(lost(topic, next_id, min(found_id, ids.end)), fails_on_loss)
+                next_id = found_id
+                continue
             if delivery is None:
                 raise _beyond(topic, ids.end - 1, next_id)
             next_id = delivery.last_id + 1
@@ -238,7 +243,7 @@ def lost(topic: str, first_id: int, kept_id: int) -> DataLost:
     """Return the error of ids that are not kept any more."""
     return DataLost(
         f"ids {first_id} to {kept_id - 1} of {topic!r} are not kept any more: everybody who"
-        " subscribes has read them, or they were over the topic's policy, or purged. With"
+        " subscribes has read them, they have expired, were over the topic's policy or purged. With"
         " failOnDataLoss=false they are left out; `flotilla topic create` or `alter` says with"
         " --keep what stays"
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flotilla_client.errors import BadRequest, Gap, UnknownTopic
+from flotilla_client.errors import BadRequest, Expired, Gap, UnknownTopic
 from flotilla_client.reading import Delivery
 from flotilla_client.spark.offsets import (
     IDS_A_PARTITION,
@@ -23,10 +24,15 @@ from flotilla_client.spark.offsets import (
 
 
 class TopicInMemory:
-    """A topic with ids `floor_id + 1` to the number of its times; it counts what it is asked."""
+    """A topic with ids `floor_id + 1` to the number of its times; it counts what it is asked.
 
-    def __init__(self, times: list[int | None], floor_id: int = 0) -> None:
-        self.times, self.floor_id, self.asked = times, floor_id, 0
+    Who reads passes what is `over`, as the library does.
+    """
+
+    def __init__(
+        self, times: list[int | None], floor_id: int = 0, over: Collection[int] = ()
+    ) -> None:
+        self.times, self.floor_id, self.over, self.asked = times, floor_id, over, 0
 
     def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
         assert topic == "t"
@@ -36,6 +42,8 @@ class TopicInMemory:
             raise BadRequest("beyond", details={"end": end})
         if from_id <= self.floor_id:
             raise Gap("gone", details={"first_id": from_id, "last_id": self.floor_id})
+        while from_id in self.over:
+            from_id += 1
         if from_id == end + 1:
             return None
         time = self.times[from_id - 1]
@@ -48,6 +56,18 @@ def test_an_extent_is_what_is_kept() -> None:
     assert extent(TopicInMemory([5, 5, 5], floor_id=2), "t") == Extent(3, 4)
     assert extent(TopicInMemory([5, 5, 5], floor_id=3), "t") == Extent(4, 4)
     assert end_of(TopicInMemory([5, 5, 5], floor_id=3), "t") == 4
+    assert extent(TopicInMemory([5, 5, 5], over={1, 3}), "t") == Extent(2, 4)
+    assert extent(TopicInMemory([5, 5, 5], over={1, 2, 3}), "t") == Extent(4, 4)
+
+
+def test_an_extent_begins_behind_what_expired_in_too_many_runs_to_be_passed() -> None:
+    class LongTopic(TopicInMemory):
+        def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
+            if from_id == 1:
+                raise Expired("over", details={"first_id": 1, "last_id": 2})
+            return super().read(topic, from_id, max_count)
+
+    assert extent(LongTopic([5, 5, 5]), "t") == Extent(3, 4)
 
 
 def test_another_refusal_is_told() -> None:
@@ -63,19 +83,20 @@ def test_another_refusal_is_told() -> None:
     times=st.lists(st.integers(0, 20), max_size=40).map(sorted),
     unknown=st.integers(0, 3),
     floor_id=st.integers(0, 45),
+    over=st.sets(st.integers(1, 43)),
     at=st.integers(0, 22),
 )
 def test_a_time_is_the_first_id_of_then_or_later(
-    times: list[int], unknown: int, floor_id: int, at: int
+    times: list[int], unknown: int, floor_id: int, over: set[int], at: int
 ) -> None:
     known: list[int | None] = [None] * unknown + list(times)
     floor_id = min(floor_id, len(known))
-    topic = TopicInMemory(known, floor_id)
+    topic = TopicInMemory(known, floor_id, over)
     found = first_since(topic, "t", at)
-    kept = range(floor_id + 1, len(known) + 1)
+    kept = [id_ for id_ in range(floor_id + 1, len(known) + 1) if id_ not in over]
     fit = [id_ for id_ in kept if (time := known[id_ - 1]) is not None and time >= at]
     assert found == min(fit, default=len(known) + 1)
-    assert topic.asked <= 2 + len(kept).bit_length()
+    assert topic.asked <= 2 + (len(known) - floor_id).bit_length()
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 300))

@@ -1,0 +1,78 @@
+"""What a range of ids brings where some of it has expired, read of a topic in memory."""
+
+from __future__ import annotations
+
+import logging
+from typing import Self
+
+import pytest
+
+from flotilla_client.reading import Delivery
+from flotilla_client.spark import columns, source
+from flotilla_client.spark.errors import DataLost
+from flotilla_client.spark.options import TopicAt, read_options
+from flotilla_client.spark.source import IdRange, read_range
+from tests.unit.client.spark.test_offsets import TopicInMemory
+
+
+class ClientInMemory(TopicInMemory):
+    """Answers with as many as are asked for, up to the next that is over."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
+        first = super().read(topic, from_id)
+        if first is None:
+            return None
+        end_id = first.first_id + 1
+        while end_id <= len(self.times) and end_id not in self.over:
+            end_id += 1
+        count = min(max_count, end_id - first.first_id)
+        return Delivery("t", first.first_id, (b"",) * count, timestamps=((end_id, 5),))
+
+
+def ids_read(
+    monkeypatch: pytest.MonkeyPatch, over: set[int], start: int, end: int, fails: bool
+) -> list[int]:
+    """Read ids from `start` up to `end`, which is not one of them, of a topic of ten."""
+    client = ClientInMemory([5] * 10, over=over)
+    monkeypatch.setattr(source, "_client", lambda connection: client)
+    at: TopicAt = read_options({"endpoints": "127.0.0.1:1", "topic": "t"}).connection
+    batches = read_range(at, IdRange(start, end), columns.SCHEMA, fails)
+    return [id_ for batch in batches for id_ in batch.column("id").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("over", "lost", "left"),
+    [
+        ({1, 2}, "ids 1 to 2 of 't'", [3, 4, 5, 6]),
+        ({3}, "ids 3 to 3 of 't'", [1, 2, 4, 5, 6]),
+        ({6, 7, 8}, "ids 6 to 6 of 't'", [1, 2, 3, 4, 5]),
+        ({5, 6, 7, 8, 9, 10}, "ids 5 to 6 of 't'", [1, 2, 3, 4]),
+    ],
+)
+def test_what_has_expired_is_an_error_or_left_out_and_said(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    over: set[int],
+    lost: str,
+    left: list[int],
+) -> None:
+    with pytest.raises(DataLost, match=lost):
+        ids_read(monkeypatch, over, 1, 7, fails=True)
+    with caplog.at_level(logging.WARNING, "flotilla.spark"):
+        assert ids_read(monkeypatch, over, 1, 7, fails=False) == left
+    [record] = caplog.records
+    assert lost in record.getMessage()
+    assert "have expired" in record.getMessage()
+
+
+def test_a_topic_that_ends_before_the_range_is_an_error_in_any_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(DataLost, match="ends before 11"):
+        ids_read(monkeypatch, set(), 8, 13, fails=False)
