@@ -193,6 +193,13 @@ class FakeCluster:
                 return {"topic": topic, "id": start + 1, "count": len(news)}, lengths, data
         return {"topic": request.topic, "id": 0, "count": 0}, b"", b""
 
+    def _read(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
+        body = request.body
+        start = body["from_id"] - 1
+        news = self.topics[request.topic][start : start + body["max_count"]]
+        answer = {"topic": request.topic, "id": start + 1 if news else 0, "count": len(news)}
+        return answer, *protocol.pack(news)
+
     def _topics(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         if request.client_id:
             self._client(request)

@@ -87,7 +87,7 @@ class Attached:
         leavers = frozenset(name for name, role in by_name.items() if role.churns)
         manual = frozenset(name for name, role in by_name.items() if role.is_manual)
         once = frozenset(name for name, role in by_name.items() if role.is_at_most_once)
-        self._has_expiry = any(role.has_expiry for role in roles)
+        self._has_expiry = any(role.expires for role in roles)
         self._old = frozenset(name for name, role in by_name.items() if role.is_old)
         self.directory = directory
         self._world = world

@@ -17,7 +17,7 @@ from flotilla_client.properties import Properties
 MARK: Final = "@"  # a filler begins with it, or with a caller's number before: it has properties
 EXPIRING: Final = "%"  # the same, and it expires
 _MARKED: Final = re.compile(rf"(\d+-)?([{MARK}{EXPIRING}])")
-EXPIRES_MS: Final = (5, 40, 150, 1_000, 3_600_000)  # of a run of some seconds, to parked readers
+EXPIRES_MS: Final = (1, 5, 40, 150, 1_000, 3_600_000)  # of runs of some seconds, to parked readers
 
 
 def dressed(text: str) -> str | Publication:

@@ -84,9 +84,9 @@ class Role:
     background producer that are under way at once, 0 for one PUT after the other; `is_hasty`: it
     publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
     `AsyncClient`, and cancels some of what it asks. `callers`: so many publish at once at most,
-    each for itself, 0 for one after the other. `has_properties`: half of what it publishes does,
-    and half of that expires if it `has_expiry`;
-    `is_old`: it knows of none. `works`: in the groups of its topics, with a lease of `lease_ms` and
+    each for itself, 0 for one after the other. `has_properties`: half of what it publishes does;
+    `expires`: so much of all of it does, if it has any; `is_old`: it knows of none. `works`: in the
+    groups of its topics, with a lease of `lease_ms` and
     dead letters behind `max_attempts` (0: none); `is_ordered`: which it would have by key, None:
     as they are.
     """
@@ -114,7 +114,7 @@ class Role:
     is_awaiting: bool = False
     is_at_most_once: bool = False
     has_properties: bool = False
-    has_expiry: bool = False
+    expires: float = 0.0
     is_old: bool = False
 
     @property
@@ -429,11 +429,11 @@ class ClientScript:
 
     def _filler(self, size: int) -> str:
         """Return so much text; it is marked where the publication is to have properties."""
+        may_expire = self._role.expires and self._course.takes_expiry
+        if may_expire and self._rng.random() < self._role.expires:
+            return EXPIRING + FILLER[:size]
         may_be = self._role.has_properties and self._course.takes_properties
         is_marked = may_be and self._rng.random() < DRESSED_SHARE
-        may_expire = is_marked and self._role.has_expiry and self._course.takes_expiry
-        if may_expire and self._rng.random() < DRESSED_SHARE:
-            return EXPIRING + FILLER[:size]
         return (MARK if is_marked else "") + FILLER[:size]
 
     def _publish_oversized(self) -> Script:

@@ -72,7 +72,7 @@ DEAD_S: Final = (0.02, 1.0)  # shorter than most leases
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 PROPERTIES_SHARE: Final = 0.9  # of the seeds that may publish with properties do
-EXPIRY_SHARE: Final = 0.8  # of the clients that publish with properties
+EXPIRES: Final = (0.0, 0.2, 0.6, 1.0)  # so much of what a client of today publishes; a seed's most
 CALLERS_SHARE: Final = 0.4  # of the clients publish for several callers at once
 CALLERS_BYTES_MAX: Final = 10_000  # a publication's: nine together stay far below a request's most
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
@@ -719,12 +719,13 @@ def _dress(rng: random.Random, roles: Sequence[dict[str, Any]]) -> None:
     """
     if rng.random() >= PROPERTIES_SHARE:
         return
+    most = rng.choice(EXPIRES)
     for role in roles:
         if rng.random() < 0.25 and not role["is_awaiting"]:
             role["is_old"] = True
         elif rng.random() < 0.8:
             role["has_properties"] = True
-            role["has_expiry"] = rng.random() < EXPIRY_SHARE
+            role["expires"] = rng.choice((0.1 * most, most, most))
 
 
 def at_level_of_users(schedule: Sequence[Action]) -> bool:

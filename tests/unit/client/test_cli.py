@@ -354,6 +354,30 @@ def test_a_header_that_no_cluster_takes_is_refused(run: Run) -> None:
     assert (code, b"printable" in err) == (cli.REFUSED, True)
 
 
+def test_an_expiry_goes_with_a_text_or_with_each_line(run: Run, node: FakeNode) -> None:
+    run("sub", "t")
+    assert run("put", "t", "x", "--expires", "2h")[0] == 0
+    process = _process(node, node.new_directory(), "put", "t", "--expires", "30s", "-")
+    assert process.communicate(b"y\n")[0] == b"1 stored, last id 2\n"
+    rows = [orjson.loads(line) for line in run("get", "t", "--all", "--json")[1].splitlines()]
+    assert rows == [
+        {"topic": "t", "id": 1, "expires_ms": 7_200_000, "publication": "x"},
+        {"topic": "t", "id": 2, "expires_ms": 30_000, "publication": "y"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("soon", "'soon'"), ("0s", "'0s'"), ("9999d", "9999d is over 3650d")]
+)
+def test_an_expiry_that_is_none_is_wrong_usage(
+    text: str, what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["put", "t", "x", "--expires", text])
+    assert caught.value.code == cli.USAGE
+    assert what in capfd.readouterr().err
+
+
 def test_topics_are_a_table_or_json(run: Run) -> None:
     run("sub", "t")
     run("put", "t", "abc")

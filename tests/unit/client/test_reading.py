@@ -22,10 +22,12 @@ from flotilla_client import (
     AlreadyReading,
     AsyncClient,
     Client,
+    Expired,
     NotDelivered,
     NotSubscribed,
     Purged,
     StateUnusable,
+    operations,
     protocol,
 )
 from flotilla_client.reading import ACKS
@@ -375,6 +377,53 @@ def test_a_loop_ends_with_what_is_purged_and_the_next_one_goes_on(
     with pytest.raises(Purged):
         next(client.messages("t"))
     assert ids(client) == [(3, False)]
+
+
+# --- what has expired ---------------------------------------------------------------------------
+
+
+def expire(node: FakeNode, kind: str, first_id: int, last_id: int) -> None:
+    """Let the next request of a type be told that ids have expired."""
+    node.script(kind, nak("expired", topic="t", first_id=first_id, last_id=last_id))
+
+
+@pytest.mark.parametrize("topic", ["t", None])
+def test_who_reads_goes_on_behind_what_has_expired_and_is_told_nothing(
+    client: Client, node: FakeNode, topic: str | None
+) -> None:
+    expire(node, protocol.GET, 1, 1)
+    expire(node, protocol.GET, 2, 2)
+    assert texts_of(client, topic) == [b"c"]
+    assert client._session.state.cursor("t") == 3
+
+
+def test_what_has_expired_in_more_runs_than_one_get_passes_is_passed_by_the_next(
+    client: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "EXPIRED_RUNS_MAX", 2)
+    expire(node, protocol.GET, 1, 1)
+    expire(node, protocol.GET, 2, 2)
+    assert client.get("t") is None
+    assert texts_of(client, "t") == [b"c"]
+
+
+def test_a_read_begins_behind_what_has_expired(client: Client, node: FakeNode) -> None:
+    expire(node, protocol.READ, 1, 2)
+    delivery = client.read("t", 1)
+    assert delivery is not None
+    assert (delivery.first_id, delivery.publications) == (3, (b"c",))
+
+
+def test_a_read_of_too_many_runs_says_where_it_goes_on(
+    client: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "EXPIRED_RUNS_MAX", 2)
+    expire(node, protocol.READ, 1, 1)
+    expire(node, protocol.READ, 2, 2)
+    with pytest.raises(Expired) as e:
+        client.read("t", 1)
+    assert (e.value.details["last_id"], e.value.definite) == (2, True)
+    assert client.read("t", 3) is not None
 
 
 # --- one reader at a time -----------------------------------------------------------------------

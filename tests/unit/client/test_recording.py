@@ -23,6 +23,7 @@ from flotilla_client import (
     AsyncClient,
     Client,
     ClusterRecovered,
+    Publication,
     Purged,
     RecordError,
     cli,
@@ -205,6 +206,33 @@ def test_who_is_told_of_a_purge_at_its_second_attempt_has_its_answer(
     told = [row for row in _rows(directory) if row["f"] == "get"][-1]
     assert (told["type"], told["error"]) == ("fail", "purged")
     assert (told["topic"], told["first_id"], told["last_id"]) == ("t", 1, 3)
+
+
+def test_who_goes_on_behind_what_has_expired_has_that_answer_on_record(
+    client: Client, node: FakeNode, directory: Path
+) -> None:
+    client.subscribe("t")
+    client.put_many("t", ["a", "b", "c"])
+    node.script(GET, nak("expired", topic="t", first_id=1, last_id=2))
+    assert client.get("t") is not None
+    told, given = (row for row in _rows(directory) if row["f"] == "get" and row["type"] != "invoke")
+    assert (told["type"], told["error"], told["topic"]) == ("fail", "expired", "t")
+    assert (told["first_id"], told["last_id"]) == (1, 2)
+    assert (given["type"], given["first_id"]) == ("ok", 3)
+
+
+def test_a_put_says_what_expires_under_which_counters_and_ids(
+    client: Client, directory: Path
+) -> None:
+    client.subscribe("t")
+    client.put("t", "before")
+    brief = [Publication(text, key="k", expires=2) for text in "ab"]
+    client.put_many("t", [*brief, "stays", Publication("c", expires=0.5)])
+    begun, ended = (row for row in _rows(directory) if row["f"] == "put" and row["count"] == 4)
+    first = begun["counter"]
+    assert begun["expires"] == [[first, first + 1, 2_000], [first + 3, first + 3, 500]]
+    assert ended["expires"] == [[2, 3, 2_000], [5, 5, 500]]
+    assert ended["marked"] == [2, 3]  # an expiry alone is no property that all readers are sent
 
 
 def test_a_producers_batches_are_recorded(client: Client, directory: Path) -> None:

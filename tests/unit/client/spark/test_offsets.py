@@ -44,7 +44,7 @@ class TopicInMemory:
             raise Gap("gone", details={"first_id": from_id, "last_id": self.floor_id})
         while from_id in self.over:
             from_id += 1
-        if from_id == end + 1:
+        if from_id > end:
             return None
         time = self.times[from_id - 1]
         return Delivery("t", from_id, (b"",), timestamps=((from_id, time),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from cluster.store import commands
 from cluster.store.commands import Put, Raise, SetTopic
 from cluster.store.outcomes import Done
 from cluster.store.store import Store
-from cluster.wire.levels import LEVEL_OF_IDLE
+from cluster.wire.levels import LEVEL_OF_EXPIRY, LEVEL_OF_IDLE
 from flotilla_client.policies import parse_keep
+from flotilla_client.properties import Enveloped, Properties
+from flotilla_client.properties import encode as encode_properties
 from flotilla_client.protocol import (
     GET,
     INSPECT,
@@ -43,6 +45,7 @@ class BrokerBench:
             self.store, BrokerLimits(**limits), lambda: ME, lambda _: self.room_bytes
         )
         self.now_ms = 0.0
+        self.is_timed = False  # entries are stamped with that
         self.barrier = 0
         self.submit()
         self.ask(REQUEST_ID, client_id="")
@@ -75,7 +78,8 @@ class BrokerBench:
         for operations, authors in self.broker.take_entries():
             index += 1
             self.broker.submitted(index, 1, authors)
-            entries.append((index, commands.encode(0, operations)))
+            stamp_ms = round(self.now_ms) if self.is_timed else 0
+            entries.append((index, commands.encode(stamp_ms, operations)))
         return entries
 
     def turn(self) -> list[Answer]:
@@ -610,3 +614,66 @@ def test_who_reads_is_heard_and_who_is_inspected_is_not(tmp_path: Path) -> None:
     bench.turn()
     assert bench.broker.take_heard(9) == [ME]
     assert bench.broker.take_heard(9) == []
+
+
+# --- what expires -------------------------------------------------------------------------------
+
+
+def put_expiring(bench: BrokerBench, counter: int, ms: int) -> None:
+    """Publish a text that expires after so many ms, behind a counter."""
+    publication = Enveloped(encode_properties(Properties(expires_ms=ms)) + b"p")
+    made = Request(PUT, "r", "t", ME, None, {"counter": counter, "count": 1})
+    made.lengths, made.data = pack([publication])
+    request = decode_request(encode_request(made))
+    bench.broker.request(b"me", request, bench.now_ms)
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Iterator[BrokerBench]:
+    """A broker at the level of expiries, whose entries are stamped with its clock."""
+    bench = BrokerBench(tmp_path)
+    bench.is_timed = True
+    index = bench.store.applied_index + 1
+    bench.store.apply(index, 1, commands.encode(0, [Raise(LEVEL_OF_EXPIRY)]))
+    bench.turn()
+    yield bench
+    bench.store.close()
+
+
+def test_what_expires_is_refused_below_its_level(bench: BrokerBench) -> None:
+    put_expiring(bench, 1, 50)
+    [answer] = bench.turn()
+    assert (code_of(answer), answer.body["needs"]) == ("unsupported", LEVEL_OF_EXPIRY)
+
+
+def test_a_get_that_meets_what_has_expired_by_the_clock_waits_for_the_entry_that_says_so(
+    timed: BrokerBench,
+) -> None:
+    put_expiring(timed, 1, 50)
+    timed.turn()
+    timed.now_ms += 49
+    timed.ask(GET, "t", expiry=True)
+    [given] = timed.turn()
+    assert (given.body["count"], given.body["id"]) == (1, 1)
+    timed.now_ms += 1
+    index = timed.store.applied_index
+    timed.ask(GET, "t", expiry=True)
+    assert timed.turn() == []
+    assert timed.store.applied_index == index
+    [told] = timed.turn()
+    assert timed.store.applied_index == index + 1
+    assert (code_of(told), told.body["first_id"], told.body["last_id"]) == ("expired", 1, 1)
+
+
+def test_who_knows_no_expiry_is_told_of_a_gap_and_sent_no_expiry(timed: BrokerBench) -> None:
+    put_expiring(timed, 1, 50)
+    put_expiring(timed, 2, 60_000)
+    timed.turn()
+    timed.ask(GET, "t", max_count=2, properties=True)
+    [given] = timed.turn()
+    assert (given.body["count"], given.data) == (2, b"pp")
+    timed.now_ms += 50
+    timed.ask(GET, "t", properties=True)
+    timed.turn()
+    [told] = timed.turn()
+    assert (code_of(told), told.body["first_id"], told.body["last_id"]) == ("gap", 1, 1)
