@@ -72,7 +72,7 @@ DEAD_S: Final = (0.02, 1.0)  # shorter than most leases
 WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs a third more
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 PROPERTIES_SHARE: Final = 0.9  # of the seeds that may publish with properties do
-EXPIRES: Final = (0.0, 0.2, 0.6, 1.0)  # so much of what a client of today publishes; a seed's most
+EXPIRES: Final = (0.1, 0.3, 0.6, 1.0)  # so much of what a client of today publishes; a seed's most
 CALLERS_SHARE: Final = 0.4  # of the clients publish for several callers at once
 CALLERS_BYTES_MAX: Final = 10_000  # a publication's: nine together stay far below a request's most
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
@@ -115,7 +115,7 @@ DAMAGES_DRAWN: Final = (
     "flip_store",
 )  # a flip alone is for the checksums
 BACKLOG_PUTS_MIN: Final = 3  # of a seed's largest: so none of them waits for ever
-PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, with its length
+PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, properties included
 LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and comes back
 LOW_S: Final = (0.2, 6.0)  # of room: what members say of theirs is heard after a second or two
 CLOG_S: Final = (0.05, 12.0)  # what comes out of one may be older than a client's patience
@@ -708,8 +708,7 @@ def _of_levels(
         yield from _follows(draw("follows"), duration_s)
         if knobs.get("keys"):
             yield from _estrangements(draw("estrangements"), duration_s)
-    if OF_PUTS.keys().isdisjoint(knobs):
-        _dress(draw("properties").rng, roles)
+    _dress(draw("properties").rng, roles)
 
 
 def _dress(rng: random.Random, roles: Sequence[dict[str, Any]]) -> None:
@@ -1240,7 +1239,7 @@ def _order_by_key(
         knobs |= {name: rng.choice(values) for name, values in OF_GROUPS.items()}
         for role in workers:
             role["is_ordered"] = rng.choice((True, True, True, True, None, False))
-        for role in roles if OF_PUTS.keys().isdisjoint(knobs) else []:
+        for role in roles:
             role["has_properties"] = not role.get("is_old")  # nothing else has keys
     if rng.random() < GROUP_SEEKS_SHARE:
         topics = sorted({topic for role in workers for topic in role["topics"]})

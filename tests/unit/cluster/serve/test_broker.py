@@ -632,7 +632,7 @@ def put_expiring(bench: BrokerBench, counter: int, ms: int) -> None:
 def timed(tmp_path: Path) -> Iterator[BrokerBench]:
     """A broker at the level of expiries, whose entries are stamped with its clock."""
     bench = BrokerBench(tmp_path)
-    bench.is_timed = True
+    bench.is_timed, bench.broker.term = True, lambda: 1
     index = bench.store.applied_index + 1
     bench.store.apply(index, 1, commands.encode(0, [Raise(LEVEL_OF_EXPIRY)]))
     bench.turn()
