@@ -725,18 +725,19 @@ class Operations:
         From the first on that has not expired.
         """
         check_topic(topic)
-        for runs in itertools.count(1):
+        runs = 0
+        while True:
             body = {"from_id": from_id, "max_count": max_count, **KNOWN}
             try:
                 done = yield Ask(Request(protocol.READ, "", topic, body=body))
             except Expired as error:
+                runs += 1
                 if runs == EXPIRED_RUNS_MAX:
                     raise
                 from_id = error.details["last_id"] + 1
                 continue
-            break
-        reply: Reply = done.reply
-        return _delivered(reply, 0) if reply.body.get("count") else None
+            reply: Reply = done.reply
+            return _delivered(reply, 0) if reply.body.get("count") else None
 
     def subscribers(self, topic: str) -> Steps[list[SubscriberInfo]]:
         """TOPICS of one topic's subscribers, by nobody in particular."""

@@ -32,7 +32,9 @@ class ClientInMemory(TopicInMemory):
         while end_id <= len(self.times) and end_id not in self.over:
             end_id += 1
         count = min(max_count, end_id - first.first_id)
-        return Delivery("t", first.first_id, (b"",) * count, timestamps=((first.first_id + count - 1, 5),))
+        return Delivery(
+            "t", first.first_id, (b"",) * count, timestamps=((first.first_id + count - 1, 5),)
+        )
 
 
 def ids_read(
