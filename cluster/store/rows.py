@@ -11,9 +11,10 @@ forgotten, as closing it would drop SQLite's locks.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,14 +45,20 @@ _FOUND_BY: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "acts": ("act_id = ? AND act_id != ''", ("act_id",)),  # it has those that have one
 }
 _COLUMNS: Final = {table: columns.split(", ") for table, columns, _ in CHECKED}
+_ENTRY: Final = _COLUMNS["publications"].index("entry")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a slice begins: behind the row with that key, () before the first, of a table."""
+    """Where a slice begins: behind the row with that key, () before the first, of a table.
+
+    `until`: publications of later entries are not read, None before the first slice: else a topic
+    that is written faster than it is read back would keep a pass from what is behind it.
+    """
 
     table: int = 0
     key: tuple[Any, ...] = ()
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +119,33 @@ class _Reader:
         self._rows = self._size_bytes = 0
         self._timed = TIMED_TABLES if tables.has_times(connection) else frozenset[str]()
         self._damaged: list[DamagedRow] = []
+        self._until = 0
 
     def read(self, place: Place, rows_max: int, bytes_max: int) -> CheckedRows:
         execute = self._connection.execute
         execute("BEGIN")
-        if place == Place():
-            self._read_state()
+        if place.until is None:
+            place = replace(place, until=self._read_state())
+        self._until = place.until or 0
         present = {name for (name,) in execute("SELECT name FROM sqlite_master")}
         after: Place | None = place
         while after is not None and self._rows < rows_max and self._size_bytes < bytes_max:
-            table, following = CHECKED[after.table][0], Place(after.table + 1)
+            table, following = CHECKED[after.table][0], Place(after.table + 1, (), place.until)
             goes_on = table in present or table not in tables.LATER_TABLES
             key = self._read_table(after, rows_max, bytes_max) if goes_on else None
-            after = Place(after.table, key) if key else following
+            after = replace(after, key=key) if key else following
             if after.table == len(CHECKED):
                 after = None
         execute("ROLLBACK")
         return CheckedRows(after, self._rows, self._size_bytes, tuple(self._damaged))
 
-    def _read_state(self) -> None:
+    def _read_state(self) -> int:
+        """Return the entry that was applied last."""
         try:
-            tables.read_position(self._path, self._connection)
+            return tables.read_position(self._path, self._connection)[0]
         except CorruptStore:
             self._damage("state", (), "checksum")
+            return sys.maxsize
 
     def _read_table(self, place: Place, rows_max: int, bytes_max: int) -> tuple[Any, ...] | None:
         """Read a table; return the key to go on behind, None if that is not needed."""
@@ -151,7 +162,10 @@ class _Reader:
             for found in self._connection.execute(sql, place.key):
                 key, (crc, at), row = found[:keys], found[keys : keys + 2], found[keys + 2 :]
                 values = timed((*row[: len(row) - blobs], at))
-                self._check(table, key, crc, values, row[len(row) - blobs :])
+                is_whole = self._check(table, key, crc, values, row[len(row) - blobs :])
+                if table == "publications" and is_whole and row[_ENTRY] > self._until:
+                    key = (key[0] | tables.ID_MAX,)  # what follows in its topic is newer still
+                    break
                 if self._rows >= rows_max or self._size_bytes >= bytes_max:
                     break
             else:
@@ -180,15 +194,18 @@ class _Reader:
         crc: Any,
         values: tuple[Any, ...],
         blobs: tuple[Any, ...],
-    ) -> None:
+    ) -> bool:
+        """Note what is wrong with a row; return whether it is what was written."""
         self._rows += 1
         is_whole = all(type(blob) is bytes for blob in blobs)
         blob = b"".join(blobs) if is_whole else b""
         self._size_bytes += len(blob) + sum(len(each) for each in values if type(each) is str)
         if not is_whole or crc != row_crc(values, blob):
             self._damage(table, key, "checksum")
-        elif table in _FOUND_BY:
+            return False
+        if table in _FOUND_BY:
             self._look_up(table, key, values)
+        return True
 
     def _look_up(self, table: str, key: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         where, columns = _FOUND_BY[table]

@@ -17,6 +17,7 @@ from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 from cluster.node import scrub
 from cluster.node.member import Member
+from cluster.store.tables import CHECKED
 
 # A node that runs and is not disturbed has read all that it has within so long, behind its period,
 # and besides what its steps take: with short steps and long jobs a large store takes longer.
@@ -33,6 +34,7 @@ class _Under:
 
     scrubbed: object = None
     began_s: float = 0.0
+    reached: tuple[int, ...] = ()
     before: set[Place] = field(default_factory=set)
 
 
@@ -87,7 +89,12 @@ class Scrubbing:
         scrubbed = member.scrub._pass
         if scrubbed is not None and scrubbed is not under.scrubbed:
             there = {each for each in self._damaged.get(node.name, ()) if _is_there(node, each)}
-            self._passes[node.name] = _Under(scrubbed, self._world.now, there)
+            under = self._passes[node.name] = _Under(scrubbed, self._world.now, (), there)
+        if scrubbed is not None:
+            reached = _reached(scrubbed)
+            if reached < under.reached:
+                self._invariants.fail("scrub", f"{node.name} reads again what it has read")
+            under.reached = reached
         if node.paused or node.slow_sync_ms or node.clock_rate != 1.0 or member.awaits_worker:
             self._rested_s[node.name] = self._world.now
         late_s = self._world.now - self._rested_s.get(node.name, 0.0)
@@ -112,6 +119,12 @@ class Scrubbing:
         for place in sorted(under.before - told):
             if _is_there(node, place):
                 self._invariants.fail("scrub", f"{name} has read {place}, and does not tell")
+
+
+def _reached(scrubbed: Any) -> tuple[int, ...]:
+    """Return how far a pass is, so that what is later is greater."""
+    table = scrubbed.place.table if scrubbed.place is not None else len(CHECKED)
+    return -len(scrubbed.segments), scrubbed.offset, table
 
 
 def _place(fields: Mapping[str, Any]) -> Place:

@@ -201,6 +201,28 @@ def test_every_table_with_checksums_is_read(bench: Bench) -> None:
         change(bench.path, f"UPDATE {table} SET crc = crc - 1")
 
 
+def test_a_topic_that_is_written_faster_than_read_back_keeps_no_pass_from_what_is_behind_it(
+    bench: Bench,
+) -> None:
+    bench.ok(Subscribe("c0", None, "behind", None))
+    bench.put(4, b"news", client="c0", topic="behind")
+    after: Place | None = Place()
+    counter, read = 4, 0
+    while after is not None:
+        for _ in range(2):
+            bench.put(counter, b"news", client="c1", topic="u")
+            counter += 1
+        part = check_slice(bench.path, after, 1, MIB)
+        after, read = part.after, read + part.rows
+        assert part.damaged == ()
+        assert read < 200, "the pass follows the writer"
+    change(
+        bench.path,
+        "UPDATE publications SET crc = 0 WHERE key = (SELECT max(key) FROM publications)",
+    )
+    assert [each.reason for each in damaged_rows(bench.path, 1)] == ["checksum"]
+
+
 @pytest.mark.parametrize(
     "sql",
     [
