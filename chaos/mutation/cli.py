@@ -139,11 +139,11 @@ def main(
         text = reports.as_json if report.suffix == ".json" else reports.as_markdown
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(text(mutants, results), encoding="utf-8")
-    for mutant in mutants:
-        if mutant.name in results and results[mutant.name].verdict == SURVIVED:
-            console.print(f"nobody noticed [bold]{mutant.name}[/] in {mutant.file}", soft_wrap=True)
+    survivors = {name for name, result in results.items() if result.verdict == SURVIVED}
+    for mutant in (each for each in mutants if each.name in survivors):
+        console.print(f"nobody noticed [bold]{mutant.name}[/] in {mutant.file}", soft_wrap=True)
     console.print(reports.sentence(mutants, results), soft_wrap=True, highlight=False)
-    if any(result.verdict == SURVIVED for result in results.values()):
+    if survivors:
         sys.exit(EXIT_SURVIVORS)
 
 

@@ -179,15 +179,19 @@ def _problem(options: Any) -> str:
     rights = [right for right in RIGHTS if getattr(options, right)]
     if options.yes and what not in _ACTS:
         return f"{what} ends nothing: --yes has no meaning there"
-    if what != USER and rights:
+    if what == USER:
+        return _problem_of_user(words, rights)
+    if rights:
         return f"--{rights[0]} is a user's: `user allow NAME --{rights[0]} …`"
     if what in _ACTS:
         act = _ACTS[what]
         return "" if len(words) in act.words else f"{what} takes {act.takes}"
-    if what != USER:
-        if what in _OF_ONE:
-            return "" if len(words) == 1 else f"{what} takes one {_OF_ONE[what]}"
-        return f"{what} takes no name" if words else ""
+    if what in _OF_ONE:
+        return "" if len(words) == 1 else f"{what} takes one {_OF_ONE[what]}"
+    return f"{what} takes no name" if words else ""
+
+
+def _problem_of_user(words: Sequence[str], rights: Sequence[str]) -> str:
     if words == ["list"]:
         return f"user list takes no --{rights[0]}" if rights else ""
     if len(words) != 2 or words[0] not in CHANGES:

@@ -420,16 +420,8 @@ class ClientPort:
                     steps -= 1
                     client.share -= 1
                     self._take(client, event, taken)
-                elif client.reads >= READS_PER_TURN_MAX or not self._has_room_to_read(client):
+                elif not self._read_more(client, left):
                     break
-                else:
-                    size = max(READ_BYTES, min(receiver.missing_bytes, LARGE_READ_BYTES_MAX))
-                    data = self._read(client, size)
-                    if not data:
-                        break
-                    left[1] -= len(data)
-                    client.reads = client.reads + 1 if len(data) == size else READS_PER_TURN_MAX
-                    receiver.feed(data)
         except ZmtpError as error:
             self._close(client, str(error))
         if client.state is PortState.CLOSED:
@@ -440,6 +432,18 @@ class ClientPort:
             client.began_at = self._clock()
         self._rewatch(client)
         return goes_on
+
+    def _read_more(self, client: ClientConnection, left: list[int]) -> bool:
+        """Read once from the socket, if that is the connection's due; return whether it had any."""
+        if client.reads >= READS_PER_TURN_MAX or not self._has_room_to_read(client):
+            return False
+        size = max(READ_BYTES, min(client.receiver.missing_bytes, LARGE_READ_BYTES_MAX))
+        data = self._read(client, size)
+        if data:
+            left[1] -= len(data)
+            client.reads = client.reads + 1 if len(data) == size else READS_PER_TURN_MAX
+            client.receiver.feed(data)
+        return bool(data)
 
     def _may_take(self, client: ClientConnection) -> bool:
         return (

@@ -329,30 +329,25 @@ class Frontend:
             elif answer.put_taken_ms:
                 meters.leaving.append(answer.put_taken_ms)
             node = self._name if isinstance(route, bytes) else route[0]
-            reply = Reply(
-                answer.type,
-                answer.request_id,
-                node,
-                leader,
-                term,
-                answer.body,
-                answer.lengths,
-                answer.data,
-            )
-            frames = encode_reply(reply)
-            if isinstance(route, bytes):
+            frames = encode_reply(_reply(answer, node, leader, term))
+            if not isinstance(route, bytes):
+                self._send_back(answer, *route, frames)
+            else:
                 replies.append((route, frames))
                 # Who is refused for a quota pays nothing: refusals would use up what he waits for.
                 if is_paid and answer.body.get("error") != QUOTA:
                     self._spend(route, frames)
-            elif sum(map(len, frames)) > SHORT_REPLY_BYTES and self._is_far_behind(node):
-                message = f"too many replies wait on the way from {self._name} to {node}"
-                self._refuse(route, answer.request_id, "uncertain", message)
-            else:
-                self._peers.send(node, RelayReply(route[1], frames))
             if enough():
                 break
         return replies
+
+    def _send_back(self, answer: Answer, node: str, relay_id: int, frames: list[bytes]) -> None:
+        """Send a reply to the node that has passed its request on, if that takes replies at all."""
+        if sum(map(len, frames)) > SHORT_REPLY_BYTES and self._is_far_behind(node):
+            message = f"too many replies wait on the way from {self._name} to {node}"
+            self._refuse(answer.route, answer.request_id, "uncertain", message)
+        else:
+            self._peers.send(node, RelayReply(relay_id, frames))
 
     def _spend(self, route: bytes, frames: Sequence[bytes]) -> None:
         """Have who asked pay for the bytes of a reply."""
@@ -424,6 +419,11 @@ class Frontend:
             match_index = lead.raft.match_index(name)
             member |= {"match_index": match_index, "lag": lead.journal.last_index - match_index}
         return member
+
+
+def _reply(answer: Answer, node: str, leader: str, term: int) -> Reply:
+    body, data = answer.body, answer.data
+    return Reply(answer.type, answer.request_id, node, leader, term, body, answer.lengths, data)
 
 
 def _levels(build: Build) -> list[int]:
