@@ -9,11 +9,13 @@ Read-only by nature: GET, HEAD and a browser's OPTIONS, without bodies.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 import h11
@@ -26,7 +28,7 @@ IDLE_S_MAX: Final = 90.0  # between two requests: Prometheus asks every 15 to 60
 WRITE_S_MAX: Final = 30.0  # for a response to leave: 1 MiB at 35 KB/s
 REQUESTS_MAX: Final = 10_000  # on one connection
 READ_BYTES: Final = 16 * 1024
-BACKLOG: Final = 64
+ACCEPT_PAUSE_S: Final = 0.1  # behind an accept that failed: no descriptor is free, or it has gone
 PARAMETERS_MAX: Final = 16
 HANDSHAKE_S_MAX: Final = 5.0  # of TLS
 # Of a processor, for answers: the node's loop shares the interpreter with them. A scrape takes
@@ -70,10 +72,18 @@ def text(status: int, line: str, *headers: tuple[str, str]) -> Response:
 
 @dataclass(eq=False)
 class _Connection:
-    writer: asyncio.StreamWriter
-    task: asyncio.Task[Any] | None
+    taken: socket.socket
+    task: asyncio.Task[None] | None = None
+    writer: asyncio.StreamWriter | None = None  # None: in the handshake of TLS
     is_listener: bool = False
     is_answering: bool = False
+
+    def end(self) -> None:
+        """Close it at once, whatever has not left yet."""
+        if self.writer is None:
+            self.taken.close()
+        else:
+            self.writer.transport.abort()
 
 
 @dataclass
@@ -90,33 +100,65 @@ class Http:
     _one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)  # in the order of asking
     _rests_until: float = 0.0
 
-    async def serve(self, connection: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Serve a listening socket for ever; with `tls` nobody speaks plainly.
+
+        A connection counts from here on, its handshake included, and until it has been closed.
+        """
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        while True:
+            try:
+                taken, _ = await loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            if len(self._connections) >= CONNECTIONS_MAX and not self._make_room():
+                taken.close()
+                continue
+            mine = _Connection(taken)
+            self._connections[mine] = None
+            mine.task = asyncio.create_task(self._serve(mine, tls))
+            mine.task.add_done_callback(partial(self._ended, mine))
+
+    async def _serve(self, mine: _Connection, tls: ssl.SSLContext | None) -> None:
         """Serve one connection to its end."""
-        if len(self._connections) >= CONNECTIONS_MAX and not self._make_room():
-            writer.transport.abort()
-            return
-        mine = _Connection(writer, asyncio.current_task())
-        self._connections[mine] = None
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(READ_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        handshake_s = None if tls is None else HANDSHAKE_S_MAX
         try:
-            await self._talk(mine, connection)
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, mine.taken, ssl=tls, ssl_handshake_timeout=handshake_s
+            )
+            mine.writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+            await self._talk(mine, mine.writer, reader)
+            mine.writer.close()
+            async with asyncio.timeout(WRITE_S_MAX):
+                await mine.writer.wait_closed()
         except (OSError, TimeoutError, h11.RemoteProtocolError, asyncio.IncompleteReadError):
-            writer.transport.abort()  # gone, too slow, or no HTTP: it has no use for an answer
-        except Exception as error:  # noqa: BLE001  (a defect here must not end the node)
-            self.failed(error)
-        finally:
-            del self._connections[mine]
-            self._listeners -= mine.is_listener
-            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+            pass  # gone, too slow, or no HTTP: it has no use for an answer
+
+    def _ended(self, mine: _Connection, task: asyncio.Task[None]) -> None:
+        """Forget a connection that is over: served, failed, or ended before it was begun with."""
+        self._connections.pop(mine, None)
+        self._listeners -= mine.is_listener
+        mine.end()
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self.failed(error)  # a defect here must not end the node
 
     def _make_room(self) -> bool:
         """End the connection that has been idle for longest; False if all are at work."""
         for each in self._connections:
             if not each.is_answering and each.task is not None:
+                del self._connections[each]  # now: who comes before its task ends finds another
                 each.task.cancel()
                 return True
         return False
 
-    async def _talk(self, mine: _Connection, reader: asyncio.StreamReader) -> None:
+    async def _talk(
+        self, mine: _Connection, writer: asyncio.StreamWriter, reader: asyncio.StreamReader
+    ) -> None:
         wire = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         first = True
         for _ in range(REQUESTS_MAX):
@@ -125,7 +167,7 @@ class Http:
             except h11.RemoteProtocolError as error:
                 if wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                     refused = text(error.error_status_hint, str(error))
-                    await self._send(mine, wire, "GET", refused, close=True)
+                    await self._send(mine, writer, wire, "GET", refused, close=True)
                 return
             if asked is None:
                 return
@@ -135,7 +177,9 @@ class Http:
             if response.events is not None and self._listeners >= LISTENERS_MAX:
                 response = text(503, f"{LISTENERS_MAX} pages listen already", ("retry-after", "5"))
             method = "GET" if isinstance(asked, Response) else asked.method
-            await self._send(mine, wire, method, response, close=isinstance(asked, Response))
+            await self._send(
+                mine, writer, wire, method, response, close=isinstance(asked, Response)
+            )
             mine.is_answering = False
             if wire.our_state is not h11.DONE or wire.their_state is not h11.DONE:
                 return
@@ -180,7 +224,13 @@ class Http:
                     return None
 
     async def _send(
-        self, mine: _Connection, wire: h11.Connection, method: str, response: Response, close: bool
+        self,
+        mine: _Connection,
+        writer: asyncio.StreamWriter,
+        wire: h11.Connection,
+        method: str,
+        response: Response,
+        close: bool,
     ) -> None:
         headers = [
             ("content-type", response.content_type),
@@ -192,7 +242,6 @@ class Http:
             headers.append(("content-length", str(len(response.body))))
         if close or response.events is not None:
             headers.append(("connection", "close"))
-        writer = mine.writer
         writer.write(wire.send(h11.Response(status_code=response.status, headers=headers)) or b"")
         if response.body and method != "HEAD":
             writer.write(wire.send(h11.Data(data=response.body)) or b"")
@@ -223,13 +272,3 @@ def _request(head: h11.Request) -> HttpRequest | Response:
         return text(400, f"the address is none: {error}")
     headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
     return HttpRequest(method, url.path, {name: each[-1] for name, each in values.items()}, headers)
-
-
-async def run(http: Http, listener: Any, tls: ssl.SSLContext | None) -> asyncio.Server:
-    """Begin to serve on a listening socket; with `tls` nobody speaks plainly."""
-    given: dict[str, Any] = {}
-    if tls is not None:
-        given = {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_S_MAX}
-    return await asyncio.start_server(
-        http.serve, sock=listener, backlog=BACKLOG, limit=READ_BYTES, **given
-    )

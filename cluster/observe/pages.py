@@ -311,7 +311,8 @@ async def _serve(
     listener: socket.socket,
     tls: ssl.SSLContext | None,
 ) -> None:
-    async with await http.run(http.Http(pages.answer, failed), listener, tls):
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(http.Http(pages.answer, failed).accept(listener, tls))
         while True:  # whether or not anybody asks: an hour is remembered
             pages.refresh()
             await asyncio.sleep(EVENT_S)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import random
+import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -58,12 +62,15 @@ class Peer:
             return True
 
 
-def served(talk: Callable[[Callable[[], Awaitable[Peer]]], Awaitable[None]]) -> None:
-    """Run `talk(connect)` against a server."""
+def served(
+    talk: Callable[[Callable[[], Awaitable[Peer]]], Awaitable[None]],
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Run `talk(connect)` against a server, with `tls` against one that speaks it."""
 
     async def both() -> None:
         failures.clear()
-        listener = __import__("socket").create_server(("127.0.0.1", 0))
+        listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
         made: list[Peer] = []
 
@@ -71,8 +78,8 @@ def served(talk: Callable[[Callable[[], Awaitable[Peer]]], Awaitable[None]]) -> 
             made.append(Peer(*await asyncio.open_connection(*address)))
             return made[-1]
 
-        server = await http.run(Http(answer, failures.append), listener, None)
-        async with server, asyncio.timeout(WAIT_S):
+        serving = asyncio.create_task(Http(answer, failures.append).accept(listener, tls))
+        async with asyncio.timeout(WAIT_S):
             try:
                 await talk(connect)
             finally:
@@ -80,6 +87,8 @@ def served(talk: Callable[[Callable[[], Awaitable[Peer]]], Awaitable[None]]) -> 
                     peer.writer.close()
                     with contextlib.suppress(OSError):
                         await peer.writer.wait_closed()
+                serving.cancel()
+                listener.close()
 
     asyncio.run(both())
 
@@ -174,6 +183,30 @@ def test_over_the_limit_the_connection_that_has_been_idle_longest_gives_way(
             assert (await alive.ask(GET % b"b")).startswith(b"HTTP/1.1 200")
 
     served(talk)
+
+
+@pytest.mark.parametrize("tls", [None, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)])
+def test_connections_that_come_at_once_are_bounded_before_they_have_said_a_byte(
+    tls: ssl.SSLContext | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+    count = 200
+
+    async def talk(connect: Connect) -> None:
+        at_first = len(os.listdir("/proc/self/fd"))
+        peers = await asyncio.gather(*(connect() for _ in range(count)))
+        ended = [asyncio.create_task(peer.ended()) for peer in peers]
+        while sum(each.done() for each in ended) < count - 3:  # WAIT_S bounds it
+            await asyncio.sleep(0.01)
+        assert len(os.listdir("/proc/self/fd")) - at_first <= count + 3, "theirs, and three of ours"
+        assert sum(each.done() for each in ended) == count - 3, "three are served"
+        for each in ended:
+            each.cancel()
+
+    with caplog.at_level(logging.DEBUG):
+        served(talk, tls)
+    assert failures == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_listeners_are_bounded_and_do_not_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
