@@ -14,7 +14,7 @@ from typing import Any, Final
 from flotilla_client.client import DEADLINE_MS_MAX, endpoints_of
 from flotilla_client.policies import age_text, parse_age
 from flotilla_client.properties import EXPIRES_MS_MAX
-from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW
+from flotilla_client.protocol import EARLIEST, INTEGER_MAX, LEASE_MS_MAX, LEASE_MS_MIN, NEW
 from flotilla_client.version import VERSION
 
 SECONDS_MAX: Final = DEADLINE_MS_MAX // 1000
@@ -76,6 +76,15 @@ def expiry(text: str) -> timedelta:
     if ms > EXPIRES_MS_MAX:
         raise argparse.ArgumentTypeError(f"{text} is over {age_text(EXPIRES_MS_MAX)}")
     return timedelta(milliseconds=ms)
+
+
+def lease_s(text: str) -> float:
+    """Return how long a publication is lent to a worker."""
+    value = seconds(text)
+    if not LEASE_MS_MIN <= value * 1000 <= LEASE_MS_MAX:
+        lowest, highest = LEASE_MS_MIN / 1000, LEASE_MS_MAX // 1000
+        raise argparse.ArgumentTypeError(f"{text} is not from {lowest} to {highest} (12 hours)")
+    return value
 
 
 def directory_type(text: str) -> str:

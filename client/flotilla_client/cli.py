@@ -35,6 +35,7 @@ from flotilla_client.arguments import (
     endpoints_type,
     expiry,
     file_type,
+    lease_s,
     seconds,
     start,
 )
@@ -339,7 +340,7 @@ def _add_work_options(work: argparse.ArgumentParser) -> None:
     work.add_argument("--count", type=count, metavar="N", help="at most N, then stop; default: 1")
     work.add_argument("--wait", type=seconds, default=0.0, metavar="SECONDS", help="for the next")
     work.add_argument(
-        "--lease", type=seconds, metavar="SECONDS", help="of the group; default: as it is, or 30"
+        "--lease", type=lease_s, metavar="SECONDS", help="of the group; default: as it is, or 30"
     )
     work.add_argument(
         "--ordered-by-key",

@@ -120,7 +120,8 @@ from flotilla_client.work import (
 )
 
 T = TypeVar("T")
-_HOST_AND_PORT: Final = re.compile(r"\S+:([0-9]{1,5})")
+_HOST_AND_PORT: Final = re.compile(r"(?:tcp://)?[^\s/\0]+:([0-9]{1,5})")
+_SOCKET_FILE: Final = re.compile(r"ipc://[^\0]+")
 PORT_MAX: Final = 65_535  # TCP's
 MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
 MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks again
@@ -137,7 +138,7 @@ STATUS_DEADLINE_MS: Final = 1_500  # STATUS asks one node only: it answers at on
 def endpoints_of(endpoints: str | Sequence[str]) -> tuple[str, ...]:
     """Return the endpoints of a list or of one text with commas. Raises TypeError, ValueError.
 
-    Each is HOST:PORT, or a ZeroMQ address (`tcp://…`, `ipc://…`) that is not looked into.
+    Each is HOST:PORT, or a ZeroMQ address, `tcp://HOST:PORT` or `ipc://FILE`.
     """
     listed = endpoints.split(",") if isinstance(endpoints, str) else endpoints
     names = [_endpoint_text(endpoint) for endpoint in checks.several("endpoints", listed)]
@@ -145,7 +146,7 @@ def endpoints_of(endpoints: str | Sequence[str]) -> tuple[str, ...]:
     if not found:
         raise ValueError("a client needs an endpoint: HOST:PORT")
     for endpoint in found:
-        if "://" not in endpoint:
+        if _SOCKET_FILE.fullmatch(endpoint) is None:
             _check_endpoint(endpoint)
     return found
 

@@ -40,7 +40,7 @@ from flotilla_client.errors import (
 )
 from flotilla_client.observer import Operation
 from flotilla_client.operations import REFUSED_FOREVER, Ask, Operations, PutResult, kept
-from flotilla_client.protocol import Reply, encode_request
+from flotilla_client.protocol import Reply, encode_request, is_pattern
 from flotilla_client.retry import (
     Action,
     Close,
@@ -159,6 +159,8 @@ class Call:
         results = [piece.result for piece in self.pieces if piece.result is not None]
         if self.unheard == "raise" and any(result.stored is False for result in results):
             message = f"nobody subscribes to {self.topic!r}, so what was published is not stored"
+            if is_pattern(self.topic):
+                message += ": it is a pattern, and a publication goes to one topic"
             stored = sum(result.count for result in results if result.stored is not False)
             raise NoSubscribers(message, details={"topic": self.topic, "stored": stored})
         return results

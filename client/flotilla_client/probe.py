@@ -23,7 +23,13 @@ MECHANISM: Final = slice(12, 32)
 NO_ANSWER: Final = "no answer to a connection: a wrong address, a firewall, a host that is down"
 SAYS_NOTHING: Final = "takes connections and says nothing: a stopped node, or no node's client port"
 HANGS_UP: Final = "ends connections at once: no node's client port, or a node that has too many"
-ASKS_FOR_A_KEY: Final = "lets clients in by their keys alone, and knows none of this client"
+ASKS_FOR_A_KEY: Final = (
+    "lets clients in by their keys alone, and this one has none: the argument `key`, FLOTILLA_KEY"
+)
+KNOWS_NO_KEY: Final = (
+    "lets clients in by their keys alone, and has not let this one in: it does not know its key, or"
+    " had too little time"
+)
 HAS_NO_KEYS: Final = (
     "has no keys, and this client has one: it speaks to nobody who can't prove who he is"
 )
@@ -80,5 +86,5 @@ def _said_on(probe: socket.socket, has_key: bool, wait_s: float) -> str:
         return OTHER
     mechanism = said[MECHANISM].rstrip(b"\0")
     if mechanism == b"CURVE":
-        return ASKS_FOR_A_KEY
+        return KNOWS_NO_KEY if has_key else ASKS_FOR_A_KEY
     return HAS_NO_KEYS if has_key and mechanism == b"NULL" else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flotilla_client.protocol import EPOCHS_A_RECOVERY, ERRORS, INTEGER_MAX
+from flotilla_client.protocol import EPOCHS_A_RECOVERY, ERRORS, INTEGER_MAX, is_pattern
 
 
 @dataclass(slots=True)
@@ -83,7 +83,8 @@ def forgotten(client_id: str) -> Refused:
 
 def no_topic(name: str) -> Refused:
     """Return the refusal of a topic that nobody subscribes to."""
-    return Refused("unknown_topic", f"nobody subscribes to {name!r}")
+    of_topics = ": it is a pattern, of whose topics each has its name" if is_pattern(name) else ""
+    return Refused("unknown_topic", f"nobody subscribes to {name!r}{of_topics}")
 
 
 def no_group(topic: str, name: str) -> Refused:
@@ -115,8 +116,9 @@ def not_kept(topic: str, last_id: int, floor_id: int) -> Refused:
     """Return what is told who would read what a policy keeps no more. He goes on behind it."""
     missed = floor_id - last_id
     message = (
-        f"publications {last_id + 1} to {floor_id} of {topic!r} are not kept any more: they are"
-        f" over its policy, or have expired; `last_id` {floor_id} goes on behind them"
+        f"publications {last_id + 1} to {floor_id} of {topic!r} are not kept any more: all had read"
+        f" them, or they are over its policy, or have expired; {floor_id + 1} is the first that may"
+        " be there"
     )
     details = {"topic": topic, "first_id": last_id + 1, "last_id": floor_id, "missed": missed}
     return Refused("gap", message, details)
@@ -172,6 +174,12 @@ def missed(pattern: str, topic: str) -> Refused:
         " limits raised, and SUB the pattern again"
     )
     return Refused("too_many", message, {"pattern": pattern, "topic": topic})
+
+
+def not_there_yet(topic: str, from_id: int, end: int) -> Refused:
+    """Return the refusal of who would read from an id on that the topic has not reached."""
+    message = f"{topic!r} ends at {end}: nothing can be read from {from_id} on"
+    return Refused("bad_request", message, {"end": end})
 
 
 def beyond_the_end(last_id: int, end: int) -> Refused:

@@ -77,6 +77,7 @@ from cluster.store.outcomes import (
     no_group,
     no_topic,
     not_kept,
+    not_there_yet,
     purged,
     stale_request,
     too_many,
@@ -1311,7 +1312,7 @@ class Store:
         if topic is None:
             return no_topic(name)
         if from_id > topic.last_id + 1:
-            return beyond_the_end(from_id - 1, topic.last_id)
+            return not_there_yet(name, from_id, topic.last_id)
         if from_id <= topic.floor_id:
             return not_kept(name, from_id - 1, topic.floor_id)
         return self._deliver(topic, from_id - 1, max_count, max_bytes, knows_expiry)

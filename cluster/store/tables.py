@@ -19,6 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from cluster.log.files import DISK
 from cluster.wire.levels import (
@@ -377,8 +378,15 @@ def _raise_corrupt(path: Path, error: sqlite3.DatabaseError) -> None:
 
 
 def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
-    """Return a connection in WAL mode with autocommit. Raises CorruptStore."""
-    connection = sqlite3.connect(path, isolation_level=None, timeout=busy_ms_max / 1000)
+    """Return a connection in WAL mode with autocommit to a database that there is.
+
+    One that has gone is an error of SQLite's: an empty one in its place would be taken for a store.
+    Raises CorruptStore.
+    """
+    there_is = f"file:{quote(os.fsencode(path))}?mode=rw"
+    connection = sqlite3.connect(
+        there_is, uri=True, isolation_level=None, timeout=busy_ms_max / 1000
+    )
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")

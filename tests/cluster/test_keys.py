@@ -160,7 +160,7 @@ def test_an_async_client_has_its_key_from_the_environment(
 
 def test_a_client_without_a_key_gets_nothing_but_a_reason_of_its_own(cluster: LocalCluster) -> None:
     before = state_of(cluster)
-    assert "lets clients in by their keys alone" in causes(cluster, key=None)
+    assert "by their keys alone, and this one has none" in causes(cluster, key=None)
     assert state_of(cluster)["pids"] == before["pids"]
 
 
@@ -175,7 +175,7 @@ def test_unknown_keys_get_nothing(cluster: LocalCluster, tmp_path: Path) -> None
     for name, key in cases.items():
         file = tmp_path / f"{name}.key"
         file.write_text(key.text())
-        assert "lets clients in by their keys alone" in causes(cluster, key=file), name
+        assert "by their keys alone, and has not let this one in" in causes(cluster, key=file), name
 
 
 def test_a_client_with_a_key_does_not_speak_to_a_node_without(

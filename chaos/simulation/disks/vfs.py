@@ -277,7 +277,8 @@ _connect: Final[Callable[..., sqlite3.Connection]] = sqlite3.connect
 
 
 def connect(database: Any, uri: bool = False, **options: Any) -> sqlite3.Connection:
-    """Open a database as `sqlite3.connect` does, through the layer."""
-    if uri or database == ":memory:":
+    """Open a database as `sqlite3.connect` does, through the layer, but a finished copy."""
+    if database == ":memory:" or (uri and "immutable=1" in database):
         return _connect(database, uri=uri, **options)
-    return _connect(f"file:{quote(str(database))}?vfs={NAME}", uri=True, **options)
+    address = f"{database}&" if uri else f"file:{quote(str(database))}?"
+    return _connect(f"{address}vfs={NAME}", uri=True, **options)

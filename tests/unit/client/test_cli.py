@@ -204,6 +204,8 @@ def test_wrong_usage_is_2(run: Run, argv: list[str]) -> None:
     [
         (["--deadline", "abc", "topics"], "'abc' is not a number of seconds"),
         (["get", "--count", "0"], "0 is not from 1 to "),
+        (["work", "t", "--group", "g", "--lease", "0"], "0 is not from 0.1 to 43200 (12 hours)"),
+        (["-e", "http://a:7001", "topics"], "'http://a:7001' is no endpoint"),
         (["put", "t", "two", "words"], "needs quotes: flotilla put t 'two words'"),
     ],
 )

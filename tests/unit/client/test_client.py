@@ -163,6 +163,30 @@ def test_endpoints_that_are_none_are_refused(wrong: str) -> None:
         endpoints_of(wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "http://a:7001",
+        "foo://x:1",
+        "udp://a:5",
+        "tcp://",
+        "tcp://a:*",
+        "tcp://a",
+        "tcp://a:99999",
+        "ipc://",
+        "a\x00:1",
+    ],
+)
+def test_what_zeromq_would_refuse_at_the_first_call_is_refused_at_once(wrong: str) -> None:
+    with pytest.raises(ValueError, match="is no endpoint"):
+        endpoints_of(wrong)
+
+
+def test_endpoints_may_be_zeromqs_own() -> None:
+    given = ("tcp://a:7001", "tcp://[::1]:7001", "ipc:///run/n1", "[::1]:7001")
+    assert endpoints_of(",".join(given)) == given
+
+
 # --- refusals -----------------------------------------------------------------------------------
 
 

@@ -70,6 +70,8 @@ def test_what_nobody_subscribes_to_is_an_error_unless_that_is_allowed(
         assert client.publish("t", "lost", allow_unheard=True).stored is False
         with pytest.raises(NoSubscribers):
             client.publish_many("t", ["a", "b"])
+        with pytest.raises(NoSubscribers, match="it is a pattern, and a publication goes to one"):
+            client.publish("t.*", "lost")
         with pytest.raises(NoSubscribers):
             client.publish_soon("t", "lost").result(PATIENCE_S)
         client.subscribe("t")

@@ -204,6 +204,13 @@ def test_checkpoint_tells_an_index_that_the_files_hold_without_the_process(
     copy.close()
 
 
+def test_nobody_makes_an_empty_store_where_one_has_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone ?#%41.db"
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        tables.checkpoint(gone)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_checkpoint_moves_even_a_small_wal_into_the_database(
     bench: Bench, tmp_path: Path
 ) -> None:
