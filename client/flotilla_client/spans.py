@@ -83,5 +83,5 @@ def spans_of(tracer: Tracer | None) -> Spans:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         what = "tracer is a Tracer of OpenTelemetry, which is not installed"
-        raise TypeError(f"{what}: pip install './client[otel]' in a checkout") from error
+        raise TypeError(f"{what}: pip install './client[otel]', in a checkout") from error
     return Traced(tracer)

@@ -36,5 +36,5 @@ def test_without_opentelemetry_the_error_names_the_extra(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     wanted: Any = object()
     assert isinstance(spans_of(None), Untraced)
-    with pytest.raises(TypeError, match=r"pip install 'flotilla-client\[otel\]'"):
+    with pytest.raises(TypeError, match=r"pip install './client\[otel\]'"):
         spans_of(wanted)
