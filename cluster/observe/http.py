@@ -137,7 +137,7 @@ class Http:
             async with asyncio.timeout(WRITE_S_MAX):
                 await mine.writer.wait_closed()
         except (OSError, TimeoutError, h11.RemoteProtocolError, asyncio.IncompleteReadError):
-            pass  # gone, too slow, or no HTTP: it has no use for an answer
+            mine.end()  # gone, too slow, or no HTTP: it has no use for an answer
 
     def _ended(self, mine: _Connection, task: asyncio.Task[None]) -> None:
         """Forget a connection that is over: served, failed, or ended before it was begun with."""
