@@ -258,7 +258,6 @@ class LeaseBook:
         body = reply.body
         with self._lock:
             lost = _ids(body["lost"])
-            now_ms = self.now_ms()
             for id_, (kind, item, ms) in self._told.items():
                 if id_ in lost:
                     item.settled = "lost"
@@ -268,7 +267,7 @@ class LeaseBook:
             self._asked, self._told = None, {}
             lost |= self._let_go(_ids(body["leases"]))
             self.hand = deque(item for item in self.hand if item.settled != "lost")
-            self._bring(reply, now_ms)
+            self._bring(reply)
         if lost:
             LOG.warning(
                 "%d publications of group %r of %r were given to others before they were settled",
@@ -291,10 +290,15 @@ class LeaseBook:
             self._pending.pop(item.id, None)
         return {item.id for item in over}
 
-    def _bring(self, reply: Reply, now_ms: float) -> None:
+    def _bring(self, reply: Reply) -> None:
+        """Take what is leased in hand: since it was asked for, for all that this client knows.
+
+        How long an answer has waited to be read nobody can tell: a process that was stopped, or a
+        loop of asyncio's that was held up, would otherwise believe in leases that are others'.
+        """
         publications = protocol.unpack(reply.lengths, reply.data)
         times = [at_ms for count, at_ms in reply.body.get("timestamps", ()) for _ in range(count)]
-        end_ms, lease_ms = now_ms + reply.body["left_ms"], reply.body["lease_ms"]
+        end_ms, lease_ms = self._asked_ms + reply.body["left_ms"], reply.body["lease_ms"]
         token, place = reply.body["token"], 0
         for first, count, attempt in reply.body["leases"]:
             for id_ in range(first, first + count):

@@ -145,6 +145,17 @@ def test_an_answer_that_comes_late_has_all_of_it_extended_for_a_whole_lease() ->
     assert [item.left_s for item in bench.items()] == [0.7, 0.7]
 
 
+def test_a_lease_counts_from_when_it_was_asked_for_however_late_its_answer_is_read() -> None:
+    bench = WorkBench()
+    bench.take()
+    bench.now_ms = 0.6 * LEASE_MS  # stopped, with the answer in its socket
+    bench.answer(1, 2)
+    assert bench.items() == [], "who knows how long it lay there?"
+    assert bench.take(0)["extends"] == [[1, 1, 2, LEASE_MS]]
+    bench.answer(lost=[(1, 1)])
+    assert [item.id for item in bench.items()] == [2]
+
+
 def test_more_runs_than_one_request_takes_are_split() -> None:
     bench = WorkBench()
     bench.take()
