@@ -167,11 +167,12 @@ def kill(directory: Path, node: str, signal_name: str) -> None:
 def restart(directory: Path, node: str) -> None:
     """Start NODE again; stop it in order first if it runs. NODE is a name, `leader` or `all`.
 
-    `all` are restarted one after the other.
+    `all` are restarted one after the other, each when the one before it answers.
     """
     cluster = LocalCluster(directory)
     for name in _meant(cluster, node, list(cluster.endpoints())):
         _console.print(f"{name}: pid {cluster.restart(name)}")
+        cluster.wait_until_up(name)
 
 
 @commands.command()

@@ -363,6 +363,20 @@ class LocalCluster:
             time.sleep(STATUS_INTERVAL_S)
         raise LocalError(f"no leader within {timeout_s:.0f} s\n{self.tails()}")
 
+    def wait_until_up(self, name: str, timeout_s: float = LEADER_TIMEOUT_S) -> None:
+        """Return as soon as the node `name` says something of itself.
+
+        Raises LocalError after `timeout_s`, or at once when it has ended, with the last lines of
+        its log.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.status(name) is None:
+            if self.node(name).pid is None:
+                raise LocalError(f"{name} has ended again\n{self.tail(name)}")
+            if time.monotonic() >= deadline:
+                raise LocalError(f"{name} is silent for {timeout_s:.0f} s\n{self.tail(name)}")
+            time.sleep(STATUS_INTERVAL_S)
+
     def down(self, patience_s: float = STOP_TIMEOUT_S) -> list[str]:
         """Stop every node: SIGTERM to all, SIGKILL to those that live after `patience_s`.
 
@@ -392,12 +406,13 @@ class LocalCluster:
 
     def tails(self) -> str:
         """Return the last lines of every node's log, for an error message."""
-        parts = []
-        for node in self.nodes():
-            file = self.log_file(node.name)
-            lines = file.read_text(errors="replace").splitlines() if file.exists() else []
-            parts += [f"{file}:", *(f"    {line}" for line in lines[-LOG_TAIL_LINES:])]
-        return "\n".join(parts)
+        return "\n".join(self.tail(node.name) for node in self.nodes())
+
+    def tail(self, name: str) -> str:
+        """Return the same of one node."""
+        file = self.log_file(name)
+        lines = file.read_text(errors="replace").splitlines() if file.exists() else []
+        return "\n".join([f"{file}:", *(f"    {line}" for line in lines[-LOG_TAIL_LINES:])])
 
     # --- files ---
 

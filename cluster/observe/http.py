@@ -120,6 +120,7 @@ class Http:
             self._connections[mine] = None
             mine.task = asyncio.create_task(self._serve(mine, tls))
             mine.task.add_done_callback(partial(self._ended, mine))
+            await asyncio.sleep(0)  # while others wait an accept does not: the ended ones close now
 
     async def _serve(self, mine: _Connection, tls: ssl.SSLContext | None) -> None:
         """Serve one connection to its end."""

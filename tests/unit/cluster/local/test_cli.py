@@ -167,6 +167,14 @@ def test_kill_and_restart_take_leader_and_all_for_names(directory: Path) -> None
     assert len(cluster.pids()) == 3
 
 
+def test_a_node_that_ends_again_at_once_is_not_called_restarted(directory: Path) -> None:
+    _up(directory)
+    _run("kill", "--dir", directory, "n2")
+    (directory / "n2" / "node.toml").write_text("no such thing")
+    with pytest.raises(LocalError, match=r"n2 has ended again(.|\n)*node.log:"):
+        _run("restart", "--dir", directory, "n2")
+
+
 def test_up_starts_again_what_the_directory_holds(directory: Path) -> None:
     cluster = _up(directory)
     endpoints = cluster.endpoints()
