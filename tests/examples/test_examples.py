@@ -24,6 +24,7 @@ from tests.conftest import PATIENT, running
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 40.0
+SPARK_PATIENCE_S = 300.0  # of a JVM that begins, and Pythons of its own
 FLOTILLA = [sys.executable, "-m", "flotilla_client.cli"]
 
 
@@ -242,6 +243,26 @@ def test_a_new_service_reads_what_was_published_before_it_was_there(
     run("replay/prices.py", "30").end()
     [second] = run("replay/highest.py", "0.5").end()
     assert second.startswith("30 prices read; ")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_query_publishes_each_alarm_once(
+    nodes: str, run: Callable[..., Program], tmp_path: Path
+) -> None:
+    with Admin(nodes) as admin:
+        admin.create_topic("prices", keep="30d")
+        admin.create_topic("alarms", keep="30d")
+    run("replay/prices.py", "200").end()
+    for _ in range(2):
+        alarms = run("spark/alarms.py", "900", tmp_path / "checkpoint")
+        assert alarms.process.wait(SPARK_PATIENCE_S) == 0, alarms.lines
+    with Client(nodes) as client:
+        prices, found = client.read("prices", 1, 10_000), client.read("alarms", 1, 10_000)
+    assert prices is not None
+    assert found is not None
+    expected = [price for price in prices.publications if int(price) > 900]
+    assert list(found.publications) == expected
 
 
 def test_dead_letters_are_looked_at_and_sent_again(nodes: str, run: Callable[..., Program]) -> None:
