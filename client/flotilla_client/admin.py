@@ -300,6 +300,8 @@ class Admin:
         self, act: str, name: str, keep: str | None, max_bytes: int | None, when_full: str | None
     ) -> TopicPolicySet:
         check_topic(name)
+        if keep is not None and not isinstance(keep, str):
+            raise TypeError(f"keep is a text, such as '7d', not {type(keep).__name__}")
         parts: Body = {} if keep is None else parse_keep(keep)
         if max_bytes is not None:
             parts["max_bytes"] = max_bytes
@@ -400,6 +402,9 @@ def _rights(publish: Sequence[str], subscribe: Sequence[str], observe: bool, adm
     for name, patterns in lists.items():
         if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
             raise TypeError(f"{name} is a sequence of patterns, such as ['orders.*']")
+    for name, flag in (("observe", observe), ("admin", admin)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} is True or False, not {flag!r}")
     return {name: list(patterns) for name, patterns in lists.items()} | {
         "observe": observe,
         "admin": admin,

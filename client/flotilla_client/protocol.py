@@ -873,7 +873,7 @@ def _check_admin(request: Request) -> None:
             message = "purge needs a `last_id`: up to which id; TOPICS says where a topic ends"
             raise ProtocolError("bad_request", message)
     elif act == DELETE_TOPIC:
-        told["ends"] = body.get("ends") is True
+        told["ends"] = _flag(body, "ends")
     elif act in OF_TOPICS:
         if act == CREATE_TOPIC and is_pattern(request.topic):
             raise ProtocolError("bad_request", no_pattern(request.topic))
@@ -889,11 +889,19 @@ def _change_of_user(act: str, body: Mapping[str, Any]) -> dict[str, Any]:
     user = _text(body, "user", NAME_BYTES_MAX)
     check_user(user)
     rights: dict[str, Any] = {name: _patterns(body, name) for name in ("publish", "subscribe")}
-    rights |= {name: body.get(name) is True for name in ("observe", "admin")}
+    rights |= {name: _flag(body, name) for name in ("observe", "admin")}
     if act in (ALLOW_USER, DENY_USER) and not any(rights.values()):
         message = "say what: `publish`, `subscribe` (patterns of topics), `observe` or `admin`"
         raise ProtocolError("bad_request", message)
     return {"user": user, **rights}
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    """Return whether an act is told so: what is meant as a yes must not pass for a no."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ProtocolError("bad_request", f"`{name}` is true or false")
+    return value is True
 
 
 def _patterns(body: Mapping[str, Any], name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pytest
 from cluster.serve import broker as broker_module
 from cluster.store.commands import Put, Register, Subscribe
 from cluster.store.store import Limits
-from flotilla_client import cli
+from flotilla_client import Admin, cli
 from flotilla_client.protocol import (
+    ADD_USER,
+    ADMIN,
+    ALLOW_USER,
     CLIENT,
     CLIENTS,
+    DENY_USER,
     INSPECT,
     SUBSCRIPTIONS,
     ProtocolError,
@@ -184,3 +189,28 @@ def test_the_command_shows_what_a_cluster_keeps(
     cluster.kill("n3")
     gone = [row for row in rows("config", "--deadline", "2") if row["setting"] == "-"]
     assert [row["value"] for row in gone] == ["unavailable"]
+
+
+# --- arguments ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "call"),
+    [
+        (TypeError, "admin is True or False, not 1", lambda it: it.deny_user("eve", admin=1)),
+        (TypeError, "observe is True or False", lambda it: it.add_user("eve", observe="yes")),
+        (TypeError, "keep is a text, such as '7d'", lambda it: it.create_topic("t", keep=5)),
+    ],
+)
+def test_what_is_meant_otherwise_is_refused_before_anybody_is_asked(
+    kind: type[Exception], message: str, call: Callable[[Admin], object]
+) -> None:
+    with Admin("127.0.0.1:1") as admin, pytest.raises(kind, match=message):
+        call(admin)
+
+
+@pytest.mark.parametrize("act", [ADD_USER, ALLOW_USER, DENY_USER])
+def test_a_right_that_is_neither_true_nor_false_is_no_request(act: str) -> None:
+    body = {"act": act, "act_id": "a", "user": "eve", "publish": ["a"], "admin": 1}
+    with pytest.raises(ProtocolError, match="`admin` is true or false"):
+        decode_request(encode_request(Request(ADMIN, "r", body=body)))
