@@ -271,16 +271,19 @@ class Admin:
         keep: str | None = None,
         max_bytes: int | None = None,
         when_full: str | None = None,
+        dead_letter: str | None = None,
     ) -> TopicPolicySet:
         """Give a topic a policy, and make it if there is none; return what it has now.
 
         `keep`: what stays although everybody has read it: "unread" (nothing, by default),
         "forever", a size ("10GB"), an age ("7d") or a count ("1000"). `max_bytes`: how much the
-        topic may hold, read or not; `when_full`: "refuse" (by default) or "drop-oldest". The same
-        again changes nothing. Raises BadRequest where it has another policy, and Unsupported below
-        feature level 4, as all that follows.
+        topic may hold, read or not; `when_full`: "refuse" (by default) or "drop-oldest".
+        `dead_letter`: to which topic its groups put what they give up, if they have named none
+        (feature level 5). The same again changes nothing. Raises BadRequest where it has another
+        policy, and Unsupported below feature level 4, as all that follows.
         """
-        return self._set_topic(protocol.CREATE_TOPIC, name, keep, max_bytes, when_full)
+        parts = max_bytes, when_full, dead_letter
+        return self._set_topic(protocol.CREATE_TOPIC, name, keep, *parts)
 
     def alter_topic(
         self,
@@ -289,15 +292,24 @@ class Admin:
         keep: str | None = None,
         max_bytes: int | None = None,
         when_full: str | None = None,
+        dead_letter: str | None = None,
     ) -> TopicPolicySet:
-        """Change what is said of a topic's policy (`max_bytes` 0: no bound); see `create_topic`.
+        """Change what is said of a topic's policy; see `create_topic`.
 
-        What is over the new policy is gone at once. Raises UnknownTopic where it has none.
+        `max_bytes` 0: no bound; `dead_letter` "": no topic. What is over the new policy is gone at
+        once. Raises UnknownTopic where it has none.
         """
-        return self._set_topic(protocol.ALTER_TOPIC, name, keep, max_bytes, when_full)
+        parts = max_bytes, when_full, dead_letter
+        return self._set_topic(protocol.ALTER_TOPIC, name, keep, *parts)
 
     def _set_topic(
-        self, act: str, name: str, keep: str | None, max_bytes: int | None, when_full: str | None
+        self,
+        act: str,
+        name: str,
+        keep: str | None,
+        max_bytes: int | None,
+        when_full: str | None,
+        dead_letter: str | None,
     ) -> TopicPolicySet:
         check_topic(name)
         if keep is not None and not isinstance(keep, str):
@@ -307,6 +319,8 @@ class Admin:
             parts["max_bytes"] = max_bytes
         if when_full is not None:
             parts["when_full"] = when_full
+        if dead_letter is not None:
+            parts["dead_letter"] = dead_letter
         return TopicPolicySet.of(self._act(act, name, policy=parts))
 
     def show_topic(self, name: str) -> TopicDetails:

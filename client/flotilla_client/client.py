@@ -1015,7 +1015,8 @@ class Client:
         A group that is there stays as it is, but for the settings that are said. Returns the id up
         to which everything is settled. `lease` (seconds or a timedelta, 30 s): how long a worker
         has a publication. What was given `max_attempts` times goes to the topic `dead_letter`,
-        while somebody subscribes there. Raises Unsupported below feature level 4.
+        while somebody subscribes there; None: to the one that the topic's policy names, or
+        BadRequest if it names none. Raises Unsupported below feature level 4.
 
         Two things are chosen when it is made. `ordered_by_key`: publications with one key are given
         one after the other and in order, whoever gets them: the next one when the one before is

@@ -23,7 +23,7 @@ DROP_OLDEST: Final = "drop-oldest"
 
 KEEPS: Final = (UNREAD, FOREVER, BYTES, MS, COUNT)
 WHEN_FULL: Final = (REFUSE, DROP_OLDEST)
-PARTS: Final = frozenset({"keep", "amount", "max_bytes", "when_full"})
+PARTS: Final = frozenset({"keep", "amount", "max_bytes", "when_full", "dead_letter"})
 AMOUNT_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
 
 _SIZES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -38,12 +38,14 @@ class Policy:
 
     `keep`: one of KEEPS; `amount`: how many bytes, ms or publications, else 0. `max_bytes`: of what
     the topic holds, 0 for no bound of its own. `when_full`: what a PUT that has no room comes to.
+    `dead_letter`: the topic to which goes what its groups give up that name none; "": none.
     """
 
     keep: str = UNREAD
     amount: int = 0
     max_bytes: int = 0
     when_full: str = REFUSE
+    dead_letter: str = ""
 
     @property
     def keeps(self) -> bool:
@@ -56,8 +58,14 @@ class Policy:
         return self.when_full == DROP_OLDEST
 
     def parts(self) -> dict[str, Any]:
-        """Return it as it stands in messages and in the log."""
-        return asdict(self)
+        """Return it as it stands in messages and in the log.
+
+        Builds before level 5 know no `dead_letter`: nothing is said of none.
+        """
+        parts = asdict(self)
+        if not self.dead_letter:
+            del parts["dead_letter"]
+        return parts
 
     def changed(self, parts: Mapping[str, Any]) -> Policy:
         """Return it with some parts changed; they were checked (`check_parts`).
@@ -74,6 +82,8 @@ class Policy:
         said = f"keep {self.keep_text}"
         if self.max_bytes:
             said += f", at most {size_text(self.max_bytes)}, when full {self.when_full}"
+        if self.dead_letter:
+            said += f", dead letters to {self.dead_letter!r}"
         return said
 
     @property
@@ -105,6 +115,10 @@ def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
         _check_number("max_bytes", parts["max_bytes"], 0, AMOUNT_MAX)
     if "when_full" in parts and parts["when_full"] not in WHEN_FULL:
         raise _bad(f"`when_full` is one of {', '.join(WHEN_FULL)}")
+    if "dead_letter" in parts:
+        name = parts["dead_letter"]
+        if type(name) is not str or not (name.isprintable() or not name):
+            raise _bad("`dead_letter` is a topic's name, printable text; empty: none")
     return dict(parts)
 
 

@@ -635,10 +635,9 @@ def _group_settings(topic: str, body: Mapping[str, Any]) -> dict[str, Any]:
         dead_letter = _text(body, "dead_letter", TOPIC_BYTES_MAX)
         if dead_letter and not dead_letter.isprintable():
             raise ProtocolError("bad_request", "a topic's name is printable text")
-    if dead_letter == topic:
-        raise ProtocolError("bad_request", "a group's dead letters can't go to its own topic")
-    if bool(max_attempts) != bool(dead_letter):
-        message = "`max_attempts` and `dead_letter` go together: what is given up must go somewhere"
+    _check_dead_letter(topic, dead_letter, "a group's")
+    if dead_letter and not max_attempts:
+        message = "`dead_letter` goes with `max_attempts`: nothing is given up without"
         raise ProtocolError("bad_request", message)
     ordered_by_key = body.get("ordered_by_key")
     if ordered_by_key not in (None, False, True) or type(ordered_by_key) is int:
@@ -650,6 +649,13 @@ def _group_settings(topic: str, body: Mapping[str, Any]) -> dict[str, Any]:
         "dead_letter": dead_letter,
         "ordered_by_key": ordered_by_key,
     }
+
+
+def _check_dead_letter(topic: str, dead_letter: str | None, whose: str) -> None:
+    if dead_letter and dead_letter == topic:
+        raise ProtocolError("bad_request", f"{whose} dead letters can't go to its own topic")
+    if dead_letter and is_pattern(dead_letter):
+        raise ProtocolError("bad_request", no_pattern(dead_letter))
 
 
 def _group(body: Mapping[str, Any]) -> str:
@@ -875,14 +881,22 @@ def _check_admin(request: Request) -> None:
     elif act == DELETE_TOPIC:
         told["ends"] = _flag(body, "ends")
     elif act in OF_TOPICS:
-        if act == CREATE_TOPIC and is_pattern(request.topic):
-            raise ProtocolError("bad_request", no_pattern(request.topic))
-        told["policy"] = check_parts(_mapping(body, "policy"))
+        told["policy"] = _policy_said(request.topic, act, body)
     elif act == TRANSFER_LEADER:
         told["node"] = _text(body, "node", NAME_BYTES_MAX)
     elif act in USER_CHANGES:
         told |= _change_of_user(act, body)
     request.body = told
+
+
+def _policy_said(topic: str, act: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a policy that a topic is made with, or is to have from now on."""
+    if act == CREATE_TOPIC and is_pattern(topic):
+        raise ProtocolError("bad_request", no_pattern(topic))
+    parts = check_parts(_mapping(body, "policy"))
+    if "dead_letter" in parts:
+        _check_dead_letter(topic, _text(parts, "dead_letter", TOPIC_BYTES_MAX), "a topic's")
+    return parts
 
 
 def _change_of_user(act: str, body: Mapping[str, Any]) -> dict[str, Any]:

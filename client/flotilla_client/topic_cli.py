@@ -24,17 +24,18 @@ SHOW: Final = "show"
 DELETE: Final = "delete"
 DOES: Final = (CREATE, ALTER, SHOW, DELETE)
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    CREATE: ("topic", "keep", "max_bytes", "when_full", "created"),
-    ALTER: ("topic", "keep", "max_bytes", "when_full"),
+    CREATE: ("topic", "keep", "max_bytes", "when_full", "dead_letter", "created"),
+    ALTER: ("topic", "keep", "max_bytes", "when_full", "dead_letter"),
     SHOW: (
-        *("topic", "keep", "max_bytes", "when_full", "first_id", "last_id", "held_bytes"),
-        *("subscribers", "dropped_id", "purged_id"),
+        *("topic", "keep", "max_bytes", "when_full", "dead_letter", "first_id", "last_id"),
+        *("held_bytes", "subscribers", "dropped_id", "purged_id"),
     ),
     DELETE: ("topic", "last_id", "deleted", "ended"),
 }
 _TEXT: Final = (
     "Topics that have a policy: they exist without subscribers. `create NAME` and `alter NAME` with"
-    " --keep, --max-bytes and --when-full; `show NAME`; `delete NAME`, with all that it holds."
+    " --keep, --max-bytes, --when-full and --dead-letter; `show NAME`; `delete NAME`, with all that"
+    " it holds."
 )
 
 
@@ -65,6 +66,12 @@ def add_topic(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
         choices=WHEN_FULL,
         help="refuse publications (the default), or drop the oldest, read or not, and tell "
         "whoever missed them",
+    )
+    parser.add_argument(
+        "--dead-letter",
+        metavar="TOPIC",
+        help="where its groups put what they give up, or what expires in them, if they name no "
+        "topic of their own; none: nowhere. Takes feature level 5",
     )
     parser.add_argument(
         "--yes", action="store_true", help="delete without asking, and end its subscriptions"
@@ -105,8 +112,9 @@ def _topic(admin: Admin, options: Any, show: Show) -> int:
         answer = admin.show_topic(name)
     else:
         change = admin.create_topic if what == CREATE else admin.alter_topic
+        dead_letter = "" if options.dead_letter == "none" else options.dead_letter
         parts = {"max_bytes": options.max_bytes, "when_full": options.when_full}
-        answer = change(name, keep=options.keep, **parts)
+        answer = change(name, keep=options.keep, dead_letter=dead_letter, **parts)
     row = {"topic": name, **answer}
     if not options.json and not isinstance(answer, TopicDeleted):
         row |= _readable(answer.policy)
@@ -123,13 +131,14 @@ def _problem(options: Any) -> str:
             ("--keep", options.keep),
             ("--max-bytes", options.max_bytes),
             ("--when-full", options.when_full),
+            ("--dead-letter", options.dead_letter),
         )
         if value is not None
     ]
     if what in (SHOW, DELETE) and said:
         return f"{what} takes no {said[0]}: that is for create and alter"
     if what == ALTER and not said:
-        return "alter: say what: --keep, --max-bytes or --when-full"
+        return "alter: say what: --keep, --max-bytes, --when-full or --dead-letter"
     if options.yes and what != DELETE:
         return f"{what} ends nothing: --yes has no meaning there"
     return ""
@@ -138,9 +147,10 @@ def _problem(options: Any) -> str:
 def _readable(policy: Policy | None) -> dict[str, str]:
     """Return a policy for a table: as the options take it."""
     if policy is None:
-        return dict.fromkeys(("keep", "max_bytes", "when_full"), "-")
+        return dict.fromkeys(("keep", "max_bytes", "when_full", "dead_letter"), "-")
     return {
         "keep": policy.keep_text,
         "max_bytes": size_text(policy.max_bytes) if policy.max_bytes else "-",
         "when_full": policy.when_full if policy.max_bytes else "-",
+        "dead_letter": policy.dead_letter or "-",
     }

@@ -350,8 +350,8 @@ class GroupSettings:
             checks.integer("max_attempts", max_attempts, 1, protocol.ATTEMPTS_MAX)
         if dead_letter is not None:
             check_topic(dead_letter)
-        if (max_attempts is None) != (dead_letter is None):
-            raise ValueError("max_attempts and dead_letter go together: where else would it go?")
+        if dead_letter is not None and max_attempts is None:
+            raise ValueError("dead_letter goes with max_attempts: nothing is given up without")
         if ordered_by_key not in (None, False, True):
             raise TypeError(f"ordered_by_key is True, False or None, not {ordered_by_key!r}")
         return cls(lease_ms, max_attempts, dead_letter, ordered_by_key, checks.start(start))

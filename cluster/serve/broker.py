@@ -51,6 +51,7 @@ from cluster.store.users import ADMIN as ADMIN_RIGHT
 from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
 from cluster.wire.levels import (
     LEVEL_FIRST,
+    LEVEL_OF_DEAD_LETTERS,
     LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUP_STARTS,
     LEVEL_OF_GROUPS,
@@ -425,6 +426,8 @@ class Broker:
             self._need_level(LEVEL_OF_KEY_ORDER, "groups that say whether they are ordered by key")
         if start != NEW:
             self._need_level(LEVEL_OF_GROUP_STARTS, "groups that start elsewhere")
+        if body["max_attempts"] and not body["dead_letter"]:
+            self._need_level(LEVEL_OF_DEAD_LETTERS, "dead letters that go where the topic says")
         who = request.client_id, request.epoch, request.topic, body["sequence"]
         return MakeGroup(*who, body["group"], *settings, ordered_by_key=ordered_by_key, start=start)
 
@@ -589,6 +592,8 @@ class Broker:
         )
         if act == DELETE_TOPIC:
             return DeleteTopic(topic, body["ends"], *signature)
+        if "dead_letter" in body["policy"]:
+            self._need_level(LEVEL_OF_DEAD_LETTERS, "topics that say where dead letters go")
         return SetTopic(topic, body["policy"], act == CREATE_TOPIC, *signature)
 
     def _signature(self, waiting: Waiting) -> tuple[bool, str | None, str, int]:
@@ -658,7 +663,7 @@ class Broker:
         key = leases.key_of(request)
         self._offer(key, self.store.idle.log_ms)
         group = self.store.groups.get(*key)
-        return {group.dead_letter} if group is not None and body["dead"] else set()
+        return {group.dead_letters_to} if group is not None and body["dead"] else set()
 
     def replace_store(self, store: Store) -> None:
         """Read from another store from now on: a copy has taken the old one's place."""

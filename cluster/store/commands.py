@@ -30,6 +30,7 @@ from cluster.wire.levels import (
     BUILD,
     LEVEL_FIRST,
     LEVEL_MAX,
+    LEVEL_OF_DEAD_LETTERS,
     LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUP_STARTS,
     LEVEL_OF_GROUPS,
@@ -453,6 +454,8 @@ def level_needed(operations: Sequence[Operation]) -> int:
             level = max(level, LEVEL_OF_IDLE)
         elif type(operation) is SeekGroup or _is_of_key_order(operation):
             level = max(level, LEVEL_OF_GROUP_STARTS)
+        elif type(operation) is SetTopic and "dead_letter" in operation.parts:
+            level = max(level, LEVEL_OF_DEAD_LETTERS)
         elif isinstance(operation, OfGroups | DropGroup):
             level = max(level, LEVEL_OF_GROUPS)
         elif isinstance(operation, OfPatterns):
@@ -476,7 +479,9 @@ def _is_of_topics(operation: Operation) -> bool:
 def _is_of_key_order(operation: Operation) -> bool:
     """Return whether it makes a group that builds before LEVEL_OF_GROUP_STARTS do not know."""
     return type(operation) is MakeGroup and (
-        operation.ordered_by_key is not None or operation.start != NEW
+        operation.ordered_by_key is not None
+        or operation.start != NEW
+        or bool(operation.max_attempts and not operation.dead_letter)
     )
 
 

@@ -129,6 +129,12 @@ class SharedGroup:
         """What its rows are known by."""
         return self.topic.number, self.name
 
+    @property
+    def dead_letters_to(self) -> str:
+        """The topic of its dead letters: its own choice, else its topic's; "": none."""
+        kept = self.topic.retention
+        return self.dead_letter or ("" if kept is None else kept.policy.dead_letter)
+
     def lapse(self, now_ms: int) -> None:
         """Note whose time is over."""
         timers = self.timers
@@ -687,7 +693,7 @@ class Groups:
 
     def _dead_letters_of(self, group: SharedGroup) -> Topic | None:
         """Return where to a group's dead letters go; None: nowhere, for now."""
-        topic = self._topics.active.get(group.dead_letter) if group.max_attempts else None
+        topic = self._topics.active.get(group.dead_letters_to) if group.max_attempts else None
         if topic is None or not topic.takes or topic.last_id >= self._id_max:
             return None
         return topic

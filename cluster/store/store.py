@@ -895,6 +895,8 @@ class Store:
         is_new = group is None
         if group is not None and operation.ordered_by_key not in (None, group.order is not None):
             return another_choice(operation.topic, operation.group, group.order is not None)
+        if refused := self._without_dead_letters(operation, group):
+            return refused
         if group is None:
             made = self._new_group(operation)
             if isinstance(made, Refused):
@@ -911,6 +913,21 @@ class Store:
                 "ordered_by_key": group.order is not None,
             }
         )
+
+    def _without_dead_letters(
+        self, operation: MakeGroup, group: SharedGroup | None
+    ) -> Refused | None:
+        """Return the refusal of a group that would give up, and has nowhere to put it."""
+        if not operation.max_attempts or operation.dead_letter:
+            return None
+        if group is not None and operation.dead_letter is None and group.dead_letter:
+            return None
+        topic = self._topics.active.get(operation.topic)
+        kept = None if topic is None else topic.retention
+        if kept is not None and kept.policy.dead_letter:
+            return None
+        message = f"`max_attempts` takes a `dead_letter`: {operation.topic!r} says none for groups"
+        return Refused("bad_request", message)
 
     def _new_group(self, operation: MakeGroup) -> SharedGroup | Refused:
         topic = self._topics.active.get(operation.topic)

@@ -198,6 +198,10 @@ def test_topic_is_altered_shown_and_deleted_by_hand(
     made = run("topic", "create", "jobs", "--keep", "7d", "--max-bytes", "10GB")
     assert made[0] == 0, made
     assert run("topic", "create", "jobs", "--keep", "8d")[0] == 3
+    assert run("topic", "alter", "jobs", "--dead-letter", "jobs")[0] == 3
+    code, out, _ = run("topic", "alter", "jobs", "--dead-letter", "jobs.dead")
+    assert (code, "jobs.dead" in out) == (0, True)
+    assert run("topic", "alter", "jobs", "--dead-letter", "none")[0] == 0
     code, out, _ = run("topic", "alter", "jobs", "--when-full", "drop-oldest", "--json")
     assert code == 0
     assert orjson.loads(out)["policy"] == {

@@ -237,7 +237,7 @@ def test_the_same_with_asyncio(cluster: LocalCluster, clients: Any, topic: str) 
         ({"idle": -1}, "idle"),
         ({"ack": "never"}, "ack"),
         ({"prefetch": 0}, "prefetch"),
-        ({"max_attempts": 2}, "go together"),
+        ({"dead_letter": "d"}, "goes with max_attempts"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(

@@ -13,6 +13,7 @@ from chaos.simulation.bugs.registry import Patches, bug
 from cluster.store.commands import Take
 from cluster.store.groups import Groups, Lease, SharedGroup
 from cluster.store.outcomes import Outcome
+from cluster.store.retention import Retention
 from cluster.store.topics import Topic
 
 FOUND: Final = {"answered", "rebuilt", "given_again", "given_twice", "digest", "books", "ended"}
@@ -117,6 +118,36 @@ def dead_letters_are_dropped(patches: Patches) -> None:
             self._publications.add = add  # type: ignore[method-assign]
 
     patches.attribute(Groups, "_give", give)
+
+
+@bug("a topic says where the dead letters go of groups that do not", FOUND)
+def topics_are_not_asked_for_dead_letters(patches: Patches) -> None:
+    """Give again what was given often enough, as the group has said nothing."""
+    patches.attribute(SharedGroup, "dead_letters_to", property(lambda group: group.dead_letter))
+
+
+@bug("a group's own dead letters go where it has said", FOUND)
+def topics_say_where_all_dead_letters_go(patches: Patches) -> None:
+    """Heed what a group has said only where its topic says nothing."""
+
+    def dead_letters_to(group: SharedGroup) -> str:
+        kept = group.topic.retention
+        return ("" if kept is None else kept.policy.dead_letter) or group.dead_letter
+
+    patches.attribute(SharedGroup, "dead_letters_to", property(dead_letters_to))
+
+
+@bug("where a topic's dead letters go is known behind a restart", FOUND)
+def dead_letters_of_topics_are_in_memory_alone(patches: Patches) -> None:
+    """Read policies as builds before would have written them."""
+    _of: Final = Retention.of
+
+    def of(text: str) -> Retention:
+        kept = _of(text)
+        kept.policy = replace(kept.policy, dead_letter="")
+        return kept
+
+    patches.attribute(Retention, "of", staticmethod(of))
 
 
 @bug("leases stand on every node's disk", FOUND)

@@ -978,7 +978,8 @@ class Reference:
         self._find_unread(asked.topic)
         if is_new:
             self._bring(index, asked.topic)
-        return "", {"policy": said, "created": before is None, "last_id": end}
+        told = {name: part for name, part in said.items() if (name, part) != ("dead_letter", "")}
+        return "", {"policy": told, "created": before is None, "last_id": end}
 
     def _bytes_before(self, topic: ReferenceTopic) -> int:
         """Return the bytes of all entries' publications before the first that is kept."""
@@ -1202,6 +1203,8 @@ class Reference:
         group, is_new = self.groups.get(key), key not in self.groups
         if group is not None and asked.ordered_by_key not in (None, group.is_ordered):
             return "another_choice", {"ordered_by_key": group.is_ordered}
+        if asked.max_attempts and not self._goes_somewhere(asked, group):
+            return "bad_request", {}
         if group is None:
             if len(self.groups) >= self.limits.groups.groups_max:
                 return "too_many", {"limit": self.limits.groups.groups_max}
@@ -1230,6 +1233,19 @@ class Reference:
             "dead_letter": group.dead_letter,
             "ordered_by_key": group.is_ordered,
         }
+
+    def _goes_somewhere(self, asked: MakeGroup, group: ReferenceGroup | None) -> bool:
+        """Return whether what a group gives up has a topic: said, kept, or the topic's own."""
+        own = asked.dead_letter
+        if own is None:
+            own = "" if group is None else group.dead_letter
+        return bool(own or self._dead_letter_of(asked.topic))
+
+    def _dead_letter_of(self, name: str) -> str:
+        """Return where a topic has the dead letters go of groups that say nothing."""
+        found = self.topics.get(name)
+        policy = None if found is None else found.policy.now
+        return "" if policy is None else policy.dead_letter
 
     def _end_group(self, index: int, asked: EndGroup) -> Result:
         client = self._controlling(index, asked)
@@ -1304,7 +1320,8 @@ class Reference:
     def _dead_letters_of(
         self, index: int, asked: Take, group: ReferenceGroup
     ) -> Callable[[int, str], None] | None:
-        topic = self.topics.get(group.dead_letter)
+        name = group.dead_letter or self._dead_letter_of(asked.topic)
+        topic = self.topics.get(name)
         if topic is None or not topic.stores or topic.last_id.now >= self.limits.id_max:
             return None
 
@@ -1313,7 +1330,7 @@ class Reference:
             _, publication = source.publications[id_]
             enveloped = source.enveloped.get(id_, 0)
             letter = dead_letter(publication, enveloped, asked.topic, asked.group, id_, reason)
-            self._add(index, group.dead_letter, topic, [letter])
+            self._add(index, name, topic, [letter])
 
         return publish
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn, Protocol
 from chaos.simulation.clients.clients import ClientWire, Process, Script
 from flotilla_client import (
     AnotherChoice,
+    BadRequest,
     FlotillaError,
     NotSubscribed,
     Unauthorized,
@@ -30,6 +31,8 @@ from flotilla_client.work import GroupSettings, LeaseBook, end_group, make_group
 
 GROUP: Final = "g"
 DEAD: Final = "dead"  # the topic of dead letters; a group alone reads it
+NOWHERE: Final = "nowhere"  # one that nobody makes
+OWN_LETTERS_SHARE: Final = 0.6  # of the workers name it; the others leave it to their topics
 EARLIEST_SHARE: Final = 0.1  # of those who make a group have it begin where the topic does
 END_SHARE: Final = 0.02  # of the times the group is ended, and perhaps made again
 # What becomes of an item each time that its worker comes by, with its share.
@@ -75,7 +78,8 @@ class Working:
         self._operations: Operations = process.session.operations
         self._settings = GroupSettings(lease_ms, ordered_by_key=is_ordered)
         if max_attempts:
-            self._settings = replace(self._settings, max_attempts=max_attempts, dead_letter=DEAD)
+            own = DEAD if rng.random() < OWN_LETTERS_SHARE else None  # else where its topic says
+            self._settings = replace(self._settings, max_attempts=max_attempts, dead_letter=own)
             self._topics += (DEAD,)
         self._wire = wire
         self._books: dict[str, LeaseBook] = {}
@@ -117,14 +121,17 @@ class Working:
 
     def _begin(self, topic: str) -> Script:
         settings = GroupSettings() if topic == DEAD else self._settings
-        if settings.dead_letter and DEAD not in self._books:
+        if settings.max_attempts and DEAD not in self._books:
             yield from self._begin(DEAD)  # or there would be nobody for them
         if self._rng.random() < EARLIEST_SHARE:
             settings = replace(settings, start="earliest")
         try:
             yield make_group(self._operations, topic, GROUP, settings)
-        except AnotherChoice:  # somebody has made it otherwise, or does just now
+        except (AnotherChoice, BadRequest):
+            # Somebody has made it otherwise, or does just now; or its topic has no dead letters.
             settings = replace(settings, ordered_by_key=None)
+            if settings.max_attempts:
+                settings = replace(settings, dead_letter=DEAD)
             yield make_group(self._operations, topic, GROUP, settings)
         self._books[topic] = LeaseBook(topic, GROUP, lambda: self._wire.now * 1000, _extender)
         self._items[topic] = []

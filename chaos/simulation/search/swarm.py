@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from chaos.simulation.clients.follower import FAR_TOPICS, FOLLOWERS, QUIET_TOPICS
 from chaos.simulation.clients.replayer import KEPT_TOPIC
+from chaos.simulation.clients.working import DEAD, NOWHERE
 from chaos.simulation.disks.disk import KEEPS, OWN_SYNC, SYNCS
 from chaos.simulation.plan.limits import (
     CHUNK_PUTS,
@@ -56,6 +57,7 @@ DENIED_S: Final = (0.02, 3.0)  # how long a permission is gone
 KEYS_PERIOD_S: Final = (0.5, 4.0)  # mean time between two changes of these, and between intrusions
 ACTS_SHARE: Final = 0.7  # of the seeds whose cluster is at the level for it have administrators
 ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
+TOPIC_LETTERS_SHARE: Final = 0.5  # of policies say where dead letters go
 TOPICS_SHARE: Final = 0.9  # of these seeds have topics with policies, and somebody who replays
 MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs are larger
 PATTERNS_SHARE: Final = 0.9  # of the same seeds have somebody who subscribes to patterns
@@ -994,6 +996,8 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
             drops = keep != "unread" or rng.random() < 0.7
             full = "drop-oldest" if drops else "refuse"
             parts |= {"max_bytes": rng.choice(MAX_BYTES), "when_full": full}
+        if rng.random() < TOPIC_LETTERS_SHARE:
+            parts["dead_letter"] = rng.choice((DEAD, DEAD, NOWHERE, ""))
         return parts
 
     # One that has a policy already is refused another as a new one, and one that has none is

@@ -9,16 +9,18 @@ import pytest
 
 from cluster.serve.broker import Answer
 from cluster.store import commands
-from cluster.store.commands import Raise, Register
-from cluster.wire.levels import LEVEL_OF_GROUPS
+from cluster.store.commands import MakeGroup, Raise, Register, SetTopic
+from cluster.wire.levels import LEVEL_OF_DEAD_LETTERS, LEVEL_OF_GROUPS
 from flotilla_client.protocol import (
     ADMIN,
+    CREATE_TOPIC,
     GET,
     INSPECT,
     REQUEST_ID,
     SETTLE_ROWS_MAX,
     SUB,
     TAKE,
+    TOPIC_BYTES_MAX,
     UNSUB,
     ProtocolError,
     Request,
@@ -253,7 +255,7 @@ def test_below_its_level_a_cluster_has_no_groups(tmp_path: Path) -> None:
         (TAKE, {"group": "g", "lease_ms": 1}, "`lease_ms`"),
         (TAKE, {"group": "g", "acks": [[1, 1, 10_000]]}, "to settle"),
         (TAKE, {"group": "g", "acks": [[1, 1, 1]] * (SETTLE_ROWS_MAX + 1)}, "runs to settle"),
-        (SUB, {"group": "g", "max_attempts": 3}, "go together"),
+        (SUB, {"group": "g", "dead_letter": "d"}, "goes with `max_attempts`"),
         (SUB, {"group": "g", "max_attempts": 3, "dead_letter": "t"}, "its own topic"),
         (SUB, {"group": "g", "max_attempts": 3, "dead_letter": "\n"}, "printable"),
     ],
@@ -262,3 +264,56 @@ def test_what_is_no_take_or_no_group_is_refused(kind: str, body: dict[str, Any],
     request = Request(kind, "r", "t", ME, None, body)
     with pytest.raises(ProtocolError, match=said):
         decode_request(encode_request(request))
+
+
+@pytest.mark.parametrize(
+    ("dead_letter", "code", "said"),
+    [
+        ("t", "bad_request", "its own topic"),
+        ("t.*", "bad_request", "pattern"),
+        ("x" * (TOPIC_BYTES_MAX + 1), "too_large", "`dead_letter`"),
+        (5, "bad_request", "`dead_letter`"),
+    ],
+)
+def test_what_is_no_topic_for_dead_letters_is_refused(
+    dead_letter: Any, code: str, said: str
+) -> None:
+    body = {"act": CREATE_TOPIC, "policy": {"dead_letter": dead_letter}}
+    with pytest.raises(ProtocolError, match=said) as caught:
+        decode_request(encode_request(Request(ADMIN, "r", "t", "", None, body)))
+    assert caught.value.code == code
+
+
+def test_dead_letters_that_go_where_the_topic_says_take_a_level(bench: LeasesBench) -> None:
+    bench.ask(SUB, "t", group="g", max_attempts=1)
+    policy = {"keep": "unread", "amount": 0, "dead_letter": "dead"}
+    bench.ask(ADMIN, "t", "", act=CREATE_TOPIC, policy=policy)
+    for answer in bench.turn():
+        assert (code_of(answer), answer.body["needs"]) == ("unsupported", 5)
+
+
+def test_who_waits_for_dead_letters_is_woken_wherever_they_go(bench: LeasesBench) -> None:
+    policy = {"dead_letter": "dead"}
+    operations = (
+        Raise(LEVEL_OF_DEAD_LETTERS),
+        SetTopic("t", policy, is_new=True, is_root=True),
+        MakeGroup("you", None, "t", None, "g", None, 1, None),
+    )
+    for operation in operations:
+        payload = commands.encode(0, [operation])
+        bench.store.apply(bench.store.applied_index + 1, bench.term, payload)
+    bench.ask(SUB, "dead")
+    bench.turn()
+    bench.put(1)
+    bench.turn()
+    bench.ask(GET, "dead", wait_ms=10_000)
+    assert bench.turn() == []
+    bench.ask(TAKE, "t", group="g")
+    [given] = [each for each in bench.turn() + bench.turn() if each.body.get("count")]
+    bench.ask(TAKE, "t", group="g", max_count=0, naks=[[given.body["token"], 1, 1, 0]])
+    bench.turn()
+    bench.ask(TAKE, "t", group="g")
+    answers = [*bench.turn(), *bench.turn()]
+    assert [(each.body["topic"], each.body["count"]) for each in answers if each.data] == [
+        ("dead", 1)
+    ]

@@ -29,7 +29,9 @@ from cluster.store.commands import (
     Take,
     Unsubscribe,
     encode,
+    level_of,
 )
+from cluster.store.commands import decode as decode_entry
 from cluster.store.groups import GroupLimits
 from cluster.store.outcomes import Delivery, Leased, Outcome
 from cluster.store.store import Limits, Store
@@ -320,6 +322,71 @@ def test_without_a_subscriber_of_dead_letters_it_is_given_again(bench: GroupsBen
         bench.take("a", 0, naks=[(taken["token"], 1, 1, 0)])
 
 
+def letting(dead_letter: str, is_new: bool = False) -> SetTopic:
+    return SetTopic("t", {"dead_letter": dead_letter}, is_new, True)
+
+
+def give_up(bench: GroupsBench) -> int:
+    """Have the next one given once, and given back; return how many dead letters that makes."""
+    token = bench.take("a", 1)["token"]
+    bench.take("a", 0, naks=[(token, 1, 5, 0)])
+    dead: int = bench.take("a", 0 if bench.row()["waiting"] == 0 else 1)["dead"]
+    return dead
+
+
+def test_what_a_group_gives_up_goes_where_its_topic_says_if_it_has_said_nothing(
+    bench: GroupsBench,
+) -> None:
+    for topic in ("dead", "other"):
+        bench.ok(Subscribe("b", None, topic, None))
+    assert bench.ok(letting("dead", is_new=True))["policy"]["dead_letter"] == "dead"
+    assert bench.ok(making(max_attempts=1))["dead_letter"] == ""
+    bench.reopen()
+    assert give_up(bench) == 1
+    assert bench.store.topic_ends() | {"t": 0} == {"t": 0, "dead": 1, "other": 0}
+    bench.ok(letting("other"))
+    token = bench.take("a", 0)["token"]
+    bench.now_ms += LEASE_MS
+    assert bench.take("a", 1)["dead"] == 1, token
+    assert bench.store.topic_ends() | {"t": 0} == {"t": 0, "dead": 1, "other": 1}
+
+
+def test_what_a_group_has_said_of_its_dead_letters_comes_before_what_its_topic_says(
+    bench: GroupsBench,
+) -> None:
+    for topic in ("dead", "own"):
+        bench.ok(Subscribe("b", None, topic, None))
+    bench.ok(letting("dead", is_new=True))
+    bench.ok(making(max_attempts=1, dead_letter="own"))
+    assert give_up(bench) == 1
+    assert bench.store.topic_ends() | {"t": 0} == {"t": 0, "dead": 0, "own": 1}
+
+
+def test_a_group_that_gives_up_needs_a_topic_for_it_its_own_or_its_topics(
+    bench: GroupsBench,
+) -> None:
+    assert bench.apply(making(max_attempts=1))[0][0] == "bad_request"
+    assert bench.apply(making("h", max_attempts=1))[0][0] == "bad_request"
+    assert [row["group"] for row in bench.store.groups.page("", "", 10)] == ["g"]
+    bench.ok(making(max_attempts=1, dead_letter="dead"))
+    assert bench.ok(making(max_attempts=2))["dead_letter"] == "dead"
+    assert bench.apply(making(max_attempts=2, dead_letter=""))[0][0] == "bad_request"
+    bench.ok(letting("dead", is_new=True))
+    assert bench.ok(making(max_attempts=2, dead_letter=""))["dead_letter"] == ""
+    bench.ok(letting(""))  # then it is given again, as where nobody subscribes to them
+    for attempt in (1, 2, 3):
+        taken = bench.take("a", 1)
+        assert taken["given"] == [[1, 1, attempt]]
+        bench.take("a", 0, naks=[(taken["token"], 1, 1, 0)])
+
+
+def test_dead_letters_of_topics_stand_in_entries_of_their_level_alone() -> None:
+    for operation in (letting("dead"), letting(""), making(max_attempts=1)):
+        payload = encode(1, [operation])
+        assert (level_of(payload), decode_entry(payload)[1]) == (LEVEL_OF_KEY_ORDER, [operation])
+    assert level_of(encode(1, [making(max_attempts=1, dead_letter="d")])) == LEVEL_OF_KEY_ORDER - 1
+
+
 # --- groups and topics ----------------------------------------------------------------------------
 
 
@@ -580,6 +647,8 @@ def random_operation(rng: random.Random, model: ModelStore) -> Operation:
         return Register(client, known is None, None, "")
     if kind < 0.10:
         dead = ("", 0) if rng.random() < 0.5 else ("dead", rng.randint(1, 3))
+        if rng.random() < 0.3:
+            dead = rng.choice(("", None)), rng.randint(1, 3)
         settings = rng.choice(((None, None, None), (rng.choice((100, 300)), *reversed(dead))))
         topic = topic if topic != "dead" else "t"
         ordered = rng.choice((None, True, True, True, False))
@@ -599,6 +668,9 @@ def random_operation(rng: random.Random, model: ModelStore) -> Operation:
             start = rng.choice(("new", "earliest", 1 + rng.randrange(30), "@200"))
             return SeekGroup(topic, name, start, True)
         return DropClient(client, True)
+    if kind < 0.165:
+        parts = {"dead_letter": rng.choice(("dead", "dead", "none", ""))}
+        return SetTopic(rng.choice(TOPICS[:2]), parts, rng.random() < 0.5, True)
     if kind < 0.18:
         end = model.last_id(topic)
         return Purge(topic, max(0, end - rng.randrange(30)), True)

@@ -491,6 +491,13 @@ def test_what_to_keep_is_read_from_a_text_and_shown_as_one(
     assert parse_keep(shown) == {"keep": keep, "amount": amount}
 
 
+def test_a_policy_says_nothing_of_dead_letters_that_go_nowhere() -> None:
+    assert "dead_letter" not in Policy().parts()
+    policy = Policy(dead_letter="dead")
+    assert Policy(**policy.parts()) == policy
+    assert str(policy) == "keep unread, dead letters to 'dead'"
+
+
 @pytest.mark.parametrize("text", ["", "0", "ten", "-1", "5 parsecs", "1.5GB", "99999999999999999"])
 def test_what_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"none of unread|is not from 1"):
@@ -510,6 +517,8 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
         {"keep": 5, "amount": 5},
         {"max_bytes": -1},
         {"when_full": "explode"},
+        {"dead_letter": 5},
+        {"dead_letter": "a\nb"},
     ],
 )
 def test_parts_of_a_policy_that_make_no_sense_are_refused(parts: dict[str, Any]) -> None:
