@@ -151,6 +151,25 @@ def test_ids_that_are_gone_are_an_error_or_left_out(
     assert rows_of(flotilla, cluster, topic, fromId="1", failOnDataLoss="false").count() == 60
 
 
+def test_what_has_expired_is_an_error_or_left_out(
+    flotilla: SparkSession, cluster: LocalCluster, topics: Fill
+) -> None:
+    topic = topics("brief", 5)
+    with Client(nodes_of(cluster)) as client:
+        client.publish_many(topic, [Publication(text, expires=0.2) for text in texts(5)])
+        client.publish_many(topic, texts(5))
+        end = time.monotonic() + PATIENCE_S
+        while (found := client.read(topic, 6)) is not None and found.first_id == 6:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    with pytest.raises(PySparkException, match="DataLost: ids 6 to 10 of 'brief' are not kept"):
+        rows_of(flotilla, cluster, topic).count()
+    left = rows_of(flotilla, cluster, topic, failOnDataLoss="false", partitions="4")
+    assert sorted(row.id for row in left.select("id").collect()) == [*range(1, 6), *range(11, 16)]
+    behind = rows_of(flotilla, cluster, topic, fromId="11")
+    assert behind.count() == 5
+
+
 def test_a_job_stores_its_rows_once_and_again_once_under_its_batch(
     flotilla: SparkSession, cluster: LocalCluster, topics: Fill
 ) -> None:
