@@ -688,10 +688,11 @@ def group_lost(scene: Scene, victim: Victim) -> int:
 
 @plant
 def key_order(scene: Scene, victim: Victim) -> int:
-    """One take is given two publications of a key."""
+    """One is given while another of its key is held."""
     worker = GroupWorker(scene, victim, ordered_by_key=True)
-    first, last = worker.reached, worker.reached + 1
-    worker.takes(1, 1, leases=[[first, last, 1]], keyed=[first, last], keys="a" * 32)
+    first, last, key = worker.reached, worker.reached + 1, "a" * 16
+    worker.takes(1, 1, keyed=[first], keys=key)
+    worker.takes(2, 1, leases=[[last, last, 1]], keyed=[last], keys=key)
     worker.acknowledges(1)
     worker.ends()
     return last

@@ -93,10 +93,10 @@ def survey_of(directory: Place) -> FileSurvey:
     """Return which files of the run in `directory` are to be read, and what is wrong with them."""
     doubts = _Doubts()
     document = _run_file(directory / "run.json", doubts)
-    run_id = document.get("run_id")
-    if document and not isinstance(run_id, str):
+    run_id = None if document is None else document.get("run_id")
+    if document is not None and not isinstance(run_id, str):
         doubts.unvouched.append("run.json: no `run_id`")
-    named = _named(document, doubts) if document else None
+    named = None if document is None else _named(document, doubts)
     is_parquet = _is_parquet(directory, named)
     candidates = _candidates(directory, is_parquet, named, doubts)
     vouched = named if isinstance(named, dict) else {}
@@ -170,18 +170,18 @@ def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
 
-def _run_file(path: Place, doubts: _Doubts) -> dict[str, Any]:
+def _run_file(path: Place, doubts: _Doubts) -> dict[str, Any] | None:
     try:
         document = strictly(path.read_bytes())
     except OSError as error:
         doubts.unvouched.append(f"run.json can't be read: {_said(error)}")
-        return {}
+        return None
     except ValueError as error:
         doubts.unvouched.append(f"run.json is no JSON: {error}")
-        return {}
+        return None
     if not isinstance(document, dict):
         doubts.unvouched.append("run.json is no JSON object")
-        return {}
+        return None
     return document
 
 

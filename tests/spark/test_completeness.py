@@ -119,7 +119,7 @@ CASES: tuple[Case, ...] = (
         invoke_gone,
         Verdict.UNKNOWN,
         {},
-        ("p: op 1 is missing", "1 ends without an invoke, such as p op 1"),
+        ("1 ends without an invoke, such as p op 1",),
     ),
     (corrupt_too, Verdict.INVALID, {"lost": 2, "corrupt": 1}, ("1 malformed lines", ABSENCE)),
     (of_another_run, Verdict.UNKNOWN, {"lost": 2}, ("2 lines are of another run", ABSENCE)),
@@ -159,12 +159,12 @@ def test_torn_ends_are_counted_and_witnesses_stand_where_they_stood(
     write_damaged(tmp_path, torn)
     report = check(tmp_path)
     assert (report.verdict, report.torn_lines) == (Verdict.INVALID, 2)
-    prefix, tail = report.checks[0].witnesses
-    assert (prefix.detail, tail.detail) == ("prefix", "tail")
+    prefix, last = report.checks[0].witnesses
+    assert (prefix.detail, last.detail) == ("prefix", "middle")  # it asks for what follows 3
     assert prefix.operations[-1] == WitnessOperation(
         "s", 2, ("history/s.jsonl:4", "history/s.jsonl:5")
     )
-    assert tail.operations[-1] == WitnessOperation("s", 3, ("history/s.jsonl:6",))
+    assert last.operations[-1] == WitnessOperation("s", 3, ("history/s.jsonl:6",))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from analytics.generate import operations as ops
 from analytics.generate.plants import PLANTS
 from analytics.generate.shape import BadShape, Shape, violations_of
 from analytics.generate.writing import generate
+from analytics.intake.seal import seal
 from analytics.judge.check import check
 from analytics.judge.load import PARQUET, load, parse
 from analytics.twins.judging import judge
@@ -143,6 +144,7 @@ def test_bad_rows_in_parquet_are_counted_and_left_out(spark: SparkSession, tmp_p
         .withColumn("counter", F.lit(None).cast("bigint"))
     )
     bad.write.mode("append").parquet(str(tmp_path / PARQUET))
+    seal(tmp_path)
 
     history = load(spark, tmp_path)
 
