@@ -21,13 +21,14 @@ from cluster.log.journal import CACHE_ENTRY_BYTES
 from cluster.node.member import Member
 from cluster.node.replica import Replica
 from cluster.raft import sending
-from cluster.serve import broker, intake, relays
+from cluster.serve import broker, intake, leases, relays
 from cluster.serve.client_port import ClientPort, PortState
 from cluster.store import publications
 from cluster.store.users import Users
 from flotilla_client.protocol import MESSAGE_BYTES_MAX, TAKE
 
 TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
+TAKE_S_MAX: Final = 1.0  # a parked TAKE is offered what is there at once, or with the next look
 TOLD_MAX: Final = 2  # times that a node says how its disk is, until it heeds what others say
 QUIET_S: Final = 3.0  # until what the last clients have asked for is over: GETs wait for 2 s
 
@@ -41,6 +42,8 @@ class Books:
         # By node, of what is wrong: its process and which way; when it said so; how often since.
         self._wrong: dict[str, tuple[tuple[int, bool], float, int]] = {}
         self._users: dict[str, tuple[Users, int]] = {}  # by node: at its last look
+        # By node and group, of TAKEs that are parked though there is something: since when.
+        self._in_vain: dict[tuple[str, int, leases.Key], float] = {}
         world.watchers.append(self._turned)
 
     def _turned(self, node: SimNode) -> None:
@@ -58,6 +61,7 @@ class Books:
             *self._sums(node, replica, member),
             *self._limits(replica, member),
             *self._heeds_room(node, replica, member),
+            *self._takes_in_vain(node, member),
         )
         for check, text in found:
             self._invariants.fail(check, f"{node.name}: {text}")
@@ -161,6 +165,32 @@ class Books:
                 if cursor < found.last_id:
                     yield "waits", f"{client_id} waits for any topic, {name} is at {cursor}"
 
+    def _takes_in_vain(self, node: SimNode, member: Member) -> Iterator[tuple[str, str]]:
+        """Yield the TAKEs that wait for what is there, or for what is no more."""
+        led, store = member.broker, member.store
+        before, self._in_vain = (
+            self._in_vain,
+            {key: since_s for key, since_s in self._in_vain.items() if key[0] != node.name},
+        )
+        for key, parked in led._parked_takes.items():
+            group = store.groups.get(*key)
+            if group is None:
+                yield "waits", f"TAKEs of group {key}, which is no more, are parked"
+                continue
+            for each in parked.values():
+                if store.lacks(each.principal, "subscribe", key[0]) is not None:
+                    yield "permission", f"{each.principal} waits for {key}, and may not read it"
+            if not member.raft.serving or not any(
+                leases.has_news(store, group, each.request, store.idle.log_ms)
+                for each in parked.values()
+                if each.request.body["max_count"]  # or it waits for nothing but its time
+            ):
+                continue
+            place = node.name, node.life, key
+            since_s = self._in_vain[place] = before.get(place, node.clock())
+            if node.clock() - since_s > TAKE_S_MAX:
+                yield "waits", f"a TAKE of {key} is parked for {TAKE_S_MAX:.0f} s beside news"
+
     def _limits(self, replica: Replica, member: Member) -> Iterator[tuple[str, str]]:
         """Yield what is over its limit."""
         led, rows, knob = member.broker, member.store._publications, self._world.knob
@@ -241,7 +271,7 @@ class Books:
             "answers to be made": led._due,
             "woken GETs": led._woken,
             "wishes that another node leads": member._handover is not None,
-            "parked GETs": led._parked or led._parked_any,
+            "parked GETs": led._parked or led._parked_any or led._parked_takes,
             "answers": led._answers or front._answers or front._relayed,
             "requests": replica.intake,
             "bytes of PUTs": led._put_bytes,

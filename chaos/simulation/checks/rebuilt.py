@@ -18,6 +18,7 @@ from chaos.simulation.world.builds import NEXT
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 from cluster.log.entries import FIRST_INDEX
+from cluster.store.groups import SharedGroup
 from cluster.store.outcomes import Done, Outcome
 from cluster.store.store import Delivery, Store
 
@@ -214,7 +215,7 @@ def memory_of(store: Store) -> dict[str, Any]:
             topic.added_bytes,
             dict(sorted(topic.cursors.items())),
             {
-                client_id: (each.cursor, each.placed)
+                client_id: (each.cursor, each.placed, each.is_brought)
                 for client_id, each in sorted(topic.subscribers.items())
             },
             None if topic.retention is None else topic.retention.text(),
@@ -234,7 +235,26 @@ def memory_of(store: Store) -> dict[str, Any]:
         "users": _found_users(store),
         "owners' clients": dict(+store.holdings.clients),
         "owners' topics": held,
+        "groups": {key: _of_group(group) for key, group in sorted(store.groups._groups.items())},
+        "open ones of all groups": store.groups._open_count,
+        "patterns": store.patterns.page("", "", COUNT_MAX),
+        "how many patterns": store.patterns.count,
+        "whose patterns names are of": {
+            name: [(client_id, [each.text for each in found]) for client_id, found in of_name]
+            for name in sorted(store.topic_ends())
+            for of_name in [store.patterns.of_topic(name)]
+        },
+        "acts": (store.acts.last_number, store.acts._count, store.acts._size),
     }
+
+
+def _of_group(group: SharedGroup) -> tuple[Any, ...]:
+    """Return what a group has in memory, but for what depends on when its time was looked at."""
+    order = group.order
+    behind = None if order is None else [id_ for id_ in sorted(group.open) if order.is_behind(id_)]
+    settings = group.lease_ms, group.max_attempts, group.dead_letter
+    place = group.head, group.cursor, group.token, group.leased
+    return *settings, *place, sorted(group.open.items()), sorted(group.workers), behind
 
 
 def is_so(outcome: Outcome, result: Result) -> bool:

@@ -64,6 +64,7 @@ from flotilla_client.protocol import CLIENT, SUBSCRIPTIONS, TOPIC, Reply, Reques
 from flotilla_client.reading import Delivery
 from flotilla_client.retry import DEADLINE_MS
 from flotilla_client.state import OUTBOX_BYTES_MAX
+from flotilla_client.work import LeaseBook
 
 LEAVE_S: Final = 1.0  # between two requests to end what somebody reads by hand
 PROGRESS_S_MAX: Final = 120.0  # from the last fault to the end: deadlines, shunned nodes, copies
@@ -480,6 +481,14 @@ class Attached:
     def worked(self, client: str, item: WorkItem) -> None:
         """See `scripts.Course`."""
         self._work.worked(client, item)
+
+    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
+        """See `scripts.Course`."""
+        self._work.extended(client, item, until_ms)
+
+    def loop_left(self, client: str, book: LeaseBook) -> None:
+        """See `scripts.Course`."""
+        self._work.loop_left(client, book)
 
     def known(self) -> Known:
         """See `scripts.Course`."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from chaos.simulation.checks.reference import Reference
 from flotilla_client import WorkItem
+from flotilla_client.work import LeaseBook
 
 Fail = Callable[[str, str], None]
 Place = tuple[str, str, int]  # topic, group, id
@@ -48,6 +49,19 @@ class WorkPromises:
         before = self._done.setdefault(place, client)
         if before != client and not self._is_moved(item):
             self._fail("given_again", f"{client} has acknowledged {place}, and so has {before}")
+
+    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
+        """Check that a client believes in no longer lease than it asked for, when it asked."""
+        if item._end_ms > until_ms:
+            text = f"{client} takes {item.topic} {item.id} to be leased until {item._end_ms:.0f} ms"
+            self._fail("leases", f"{text}, and may until {until_ms:.0f}")
+
+    def loop_left(self, client: str, book: LeaseBook) -> None:
+        """Check that a loop that was left has nothing any more."""
+        kept = sorted([*book.given, *(item.id for item in book.hand)])
+        if kept or book.loop is not None:
+            text = f"{client} has left a loop over {book.group!r} of {book.topic}"
+            self._fail("leases", f"{text}, and keeps {kept}")
 
     def _is_moved(self, item: WorkItem) -> bool:
         return (item.topic, item.group) in self._reference.moved_groups

@@ -31,6 +31,7 @@ from chaos.workloads.history import ProcessRecorder
 from flotilla_client import FlotillaError, Forgotten, Losses, WorkItem
 from flotilla_client.reading import Delivery
 from flotilla_client.state import OUTBOX_BYTES_MAX
+from flotilla_client.work import LeaseBook
 
 RUNNER: Final = "runner"
 LOOK_S: Final = 0.2  # between looks at how far the clients are
@@ -150,6 +151,14 @@ class Crowd:
     def worked(self, client: str, item: WorkItem) -> None:
         """See `scripts.Course`."""
         self._witness.worked(client, item)
+
+    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
+        """See `scripts.Course`."""
+        self._witness.extended(client, item, until_ms)
+
+    def loop_left(self, client: str, book: LeaseBook) -> None:
+        """See `scripts.Course`."""
+        self._witness.loop_left(client, book)
 
     @property
     def takes_properties(self) -> bool:

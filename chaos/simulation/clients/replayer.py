@@ -34,6 +34,8 @@ from flotilla_client.protocol import (
 REPLAYER: Final = "replayer"
 KEPT_TOPIC: Final = "kept"  # to which it alone publishes: no client of the crowd knows it
 PUT_SHARE: Final = 0.4  # of what it asks about that topic
+TOGETHER_SHARE: Final = 0.2  # of the times it moves there it publishes too: often in one entry
+AHEAD_MS: Final = (-1, 0, 1, 1, 100, 2_000)  # of a time that it has seen: some are still to come
 STALE_SHARE: Final = 0.4  # of its GETs say what it had at another place
 UNKNOWN: Final = frozenset({"forgotten", "unknown_client"})
 TELL_OF_GONE: Final = frozenset({"gap", "purged", "expired"})
@@ -61,21 +63,26 @@ class Replayer:
             self._send(REQUEST_ID, "", {"create": True} if named else {}, send)
             return
         if topic == KEPT_TOPIC and rng.random() < PUT_SHARE:
-            text = f"{REPLAYER} {self._counter}"
-            self._send(PUT, topic, {"counter": self._counter, "publication": text}, send)
+            self._put(send)
             return
         kind = rng.choice((SUB, SUB, SEEK, SEEK, GET, GET, GET, GET, READ, UNSUB))
         near = rng.randint(1, end + 2)
         body: dict[str, Any] = {}
         if kind in (SUB, SEEK):
             self._topics.add(topic)
-            at = f"@{max(0, self._at_ms + rng.choice((-1, 0, 1)))}"
+            at = f"@{max(0, self._at_ms + rng.choice(AHEAD_MS))}"
             body = {"start": rng.choice((NEW, EARLIEST, near, near, at))}
         elif kind == GET:
             body = self._claims(topic)
         elif kind == READ:
             body = {"from_id": near, "max_count": rng.choice((1, 5, 100))}
+        if topic == KEPT_TOPIC and kind in (SUB, SEEK) and rng.random() < TOGETHER_SHARE:
+            self._put(send)
         self._send(kind, topic, body, send)
+
+    def _put(self, send: Callable[[list[bytes]], None]) -> None:
+        text = f"{REPLAYER} {self._counter}"
+        self._send(PUT, KEPT_TOPIC, {"counter": self._counter, "publication": text}, send)
 
     def _claims(self, topic: str) -> dict[str, Any]:
         rng = self._rng

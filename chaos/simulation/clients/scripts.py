@@ -41,6 +41,7 @@ from flotilla_client.operations import PutResult
 from flotilla_client.properties import Properties
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX
 from flotilla_client.reading import Ack, Delivery, Message
+from flotilla_client.work import LeaseBook
 
 REFUSED_PAUSE_S: Final = 0.1  # after an error that came at once: ask ten times a second, no more
 ACKNOWLEDGED_SHARE: Final = 0.7  # of manual deliveries; the others have to come again
@@ -196,6 +197,12 @@ class Hears(Protocol):
     def worked(self, client: str, item: WorkItem) -> None:
         """Hear that an item is done, and that the cluster has agreed."""
 
+    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
+        """Hear until when an item that was extended may be taken to be leased, at most."""
+
+    def loop_left(self, client: str, book: LeaseBook) -> None:
+        """Hear that a loop over a group was left."""
+
     def known(self) -> Known:
         """Return what is known of all topics."""
 
@@ -282,7 +289,8 @@ class ClientScript:
             if self._role.gets:
                 yield from self._tried(self._catch_up)
         yield from self._drain(self._course.tombstones)
-        yield from self._until_done(self._working.drain)
+        if self._role.works:
+            yield from self._until_done(self._working.drain)
 
     def _begin_anew(self) -> Script:
         """Take it that the cluster has forgotten this client, and become another one."""

@@ -27,7 +27,16 @@ from flotilla_client import (
 )
 from flotilla_client.operations import Ask, Operations, Steps
 from flotilla_client.protocol import GROUPS, INSPECT, Request
-from flotilla_client.work import GroupSettings, LeaseBook, end_group, make_group, take
+from flotilla_client.reading import Owner
+from flotilla_client.work import (
+    WORK_ACKS,
+    GroupSettings,
+    LeaseBook,
+    WorkLoop,
+    end_group,
+    make_group,
+    take,
+)
 
 GROUP: Final = "g"
 DEAD: Final = "dead"  # the topic of dead letters; a group alone reads it
@@ -37,6 +46,10 @@ EARLIEST_SHARE: Final = 0.1  # of those who make a group have it begin where the
 END_SHARE: Final = 0.02  # of the times the group is ended, and perhaps made again
 # What becomes of an item each time that its worker comes by, with its share.
 FATES: Final = {"ack": 0.55, "nak": 0.15, "extend": 0.1, "wait": 0.2}
+LOOPS_SHARE: Final = 0.3  # of the times a worker takes part by a loop of the library's
+BODIES_MAX: Final = 5  # of a loop
+BODY_S: Final = (0.0, 0.0, 0.03, 0.15, 0.6)  # the longer ones are slow, and outlive some leases
+EVERYTHING: Final = 1_000  # more than is ever in hand
 DRAIN_WAIT_MS: Final = 200
 DRAIN_LEASE_MS: Final = 3_000  # above what the slowest network takes to say that it is done
 DRAIN_COUNT: Final = 100
@@ -53,6 +66,12 @@ class WorkHearer(Protocol):
 
     def worked(self, client: str, item: WorkItem) -> None:
         """Hear that an item is done, and that the cluster has agreed."""
+
+    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
+        """Hear until when an item that was extended may be taken to be leased, at most."""
+
+    def loop_left(self, client: str, book: LeaseBook) -> None:
+        """Hear that a loop over a group was left."""
 
 
 def _extender(item: WorkItem, lease_ms: int) -> NoReturn:
@@ -97,27 +116,77 @@ class Working:
             yield end_group(self._operations, topic, GROUP)
             self._forget(topic)
             return
-        for item in list(self._items[topic]):
-            [fate] = rng.choices(list(FATES), list(FATES.values()))
-            self._decide(item, fate)
+        if rng.random() < LOOPS_SHARE:
+            yield from self._loop(topic)
+            return
+        self._go_on(topic)
         lease_ms = rng.choice((None, None, 150, 600))
         count, wait_ms = rng.choice((0, 1, 3, 20)), rng.choice((0, 0, 100, 1_000))
-        yield from self._take(topic, count, lease_ms, wait_ms)
+        book = self._books[topic]
+        # Who has something in hand does not wait, or what is extended would have run out by then.
+        yield from self._take(
+            topic, 0 if book.hand else count, lease_ms, 0 if book.hand else wait_ms
+        )
+        if topic in self._books:
+            self._hand_over(topic, rng.choice((1, 3, EVERYTHING)))
+
+    def _go_on(self, topic: str) -> None:
+        """Let something become of each item of a topic."""
+        for item in list(self._items[topic]):
+            [fate] = self._rng.choices(list(FATES), list(FATES.values()))
+            self._decide(item, fate)
+
+    def _loop(self, topic: str) -> Script:
+        """Work by a loop of the library's, and leave it, perhaps with something in hand."""
+        rng, book = self._rng, self._books[topic]
+        ack, prefetch = rng.choice(WORK_ACKS), rng.choice((1, 3, 20))
+        loop = WorkLoop(book, self._settings, ack, prefetch, rng.choice((0, 100)), None)
+        loop.begin(Owner(loop, f"a loop of {self._name}", lambda: False))
+        is_done = False
+        try:
+            is_done = yield from self._bodies(topic, loop, is_manual=ack == "manual")
+        finally:
+            loop.leave(is_done)
+        self._course.loop_left(self._name, book)
+        while topic in self._books and book.is_left:
+            book.give_back()
+            yield from self._take(topic, 0, None, 0)
+
+    def _bodies(self, topic: str, loop: WorkLoop, is_manual: bool) -> Generator[Any, Any, bool]:
+        """Carry out some bodies of a loop; return whether the last one has ended well."""
+        rng, book = self._rng, self._books[topic]
+        for _ in range(rng.randint(1, BODIES_MAX)):
+            loop.come_back()
+            while (item := loop.item()) is None:
+                yield from self._take(topic, *loop.wish())
+                if topic not in self._books or not book.hand:
+                    return False
+            self._given(topic, item)
+            if is_manual:
+                self._go_on(topic)
+            yield rng.choice(BODY_S)
+        return rng.random() < 0.5
 
     def drain(self) -> Script:
         """Work until nothing is left in any of the groups, whoever has it now."""
-        for topic in list(self._books):
-            while topic in self._books:
+        for topic in self._topics:
+            while True:
                 try:
                     backlog = yield _backlog(self._operations, topic)
                 except Unauthorized as error:  # its key may not observe
                     self._course.refused(self._name, error)
                     break
+                except Unsupported:  # the level was never raised, so there are no groups
+                    return
                 if not backlog:
                     break
+                if topic not in self._books:  # what a process before has left may keep others' room
+                    yield from self._begin(topic)
                 for item in self._items[topic]:
                     self._decide(item, "ack")
                 yield from self._take(topic, DRAIN_COUNT, DRAIN_LEASE_MS, DRAIN_WAIT_MS)
+                if topic in self._books:
+                    self._hand_over(topic, EVERYTHING)
 
     def _begin(self, topic: str) -> Script:
         settings = GroupSettings() if topic == DEAD else self._settings
@@ -152,7 +221,9 @@ class Working:
         self, topic: str, count: int, lease_ms: int | None, wait_ms: int
     ) -> Generator[Any, Any, None]:
         book = self._books[topic]
-        wait_ms = 0 if book.hand else wait_ms  # or what is extended would have run out by then
+        book.body(count, lease_ms, wait_ms)  # the same for `take`: to see what it says
+        extended = [(item, ms) for kind, item, ms in book._told.values() if kind == "extend"]
+        asked_ms = book._asked_ms
         try:
             yield take(self._operations, book, count, lease_ms, wait_ms)
         except (NotSubscribed, UnknownTopic):  # somebody has ended the group
@@ -164,10 +235,21 @@ class Working:
                 self._course.worked(self._name, item)
             elif not item.settled or book.is_to_be_said(item):
                 kept.append(item)
-        while (news := book.next_item()) is not None:
-            self._course.given(self._name, news)
-            kept.append(news)
         self._items[topic] = kept
+        for item, ms in extended:
+            if item.settled != "lost":
+                self._course.extended(self._name, item, asked_ms + ms)
+
+    def _hand_over(self, topic: str, count: int) -> None:
+        """Let the worker have so many of what is in hand."""
+        for _ in range(count):
+            if (item := self._books[topic].next_item()) is None:
+                return
+            self._given(topic, item)
+
+    def _given(self, topic: str, item: WorkItem) -> None:
+        self._course.given(self._name, item)
+        self._items[topic].append(item)
 
 
 def _backlog(operations: Operations, topic: str) -> Steps[int]:

@@ -21,8 +21,19 @@ from cluster.log import journal
 from cluster.members import catchup
 from cluster.node import member, reaper, scrub
 from cluster.raft import sending
-from cluster.serve import broker, intake
-from cluster.store import audit, clients, commands, groups, idle, publications, topics
+from cluster.serve import broker, intake, leases
+from cluster.store import (
+    audit,
+    clients,
+    commands,
+    groups,
+    idle,
+    patterns,
+    publications,
+    retention,
+    topics,
+    users,
+)
 from cluster.store import store as stores
 from cluster.store.store import Limits, Store
 from flotilla_client import operations, protocol, window
@@ -58,6 +69,9 @@ CONSTANTS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]
 # The same of runs in which the cluster has raised its level: they draw apart from the others.
 OF_LEVELS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]]]] = {
     "audit_every": ((audit,), "EVERY", (1, 3, 16)),
+    "stretches_max": ((retention,), "STRETCHES_MAX", (2, 4, 96)),
+    "names_cached_max": ((patterns,), "NAMES_CACHED_MAX", (1, 3, 16_384)),
+    "answers_cached_max": ((users,), "ANSWERS_CACHED_MAX", (1, 3, 65_536)),
 }
 # The same of runs in which silent clients are forgotten, within seconds and not months: all of
 # these, or none. A dozen readers have to be noted in time. `client_idle_ms`: the nodes' setting.
@@ -97,11 +111,34 @@ OF_PATTERNS: Final[dict[str, tuple[int, ...]]] = {
     "patterns_per_client_max": (1, 2, 16),
     "subscriptions_per_client_max": (5, 6, 1_000),
 }
-# The same of groups that are ordered by key: fields of store.GroupLimits, and a constant.
-OF_GROUPS: Final[dict[str, tuple[int, ...]]] = {
+# The same of groups that are ordered by key: a field of store.GroupLimits, and a constant.
+OF_KEY_ORDER: Final[dict[str, tuple[int, ...]]] = {
     "behind_per_group_max": (1, 3, 10_000),
     "take_look_max": (1, 4, 1_024),
 }
+# The same of all groups: fields of store.GroupLimits, and constants.
+OF_GROUPS: Final[dict[str, tuple[int, ...]]] = {
+    "open_max": (5, 20),
+    "open_per_group_max": (2, 8),
+    "leases_per_client_max": (1, 4),
+    "workers_max": (1, 2),
+    "take_rows_max": (1, 3),
+    "take_again_max": (1, 3),
+    "dead_count_max": (1, 2),
+    "dead_bytes_max": (1, 500),
+    "chunk_shift": (0, 2),
+    "stale_timers_min": (0, 3),
+    "offered_max": (1, 2),
+}
+_GROUP_FIELDS: Final = frozenset(
+    {
+        "behind_per_group_max",
+        "open_max",
+        "open_per_group_max",
+        "leases_per_client_max",
+        "workers_max",
+    }
+)
 # A PUT has to fit at all, or it is refused for ever; the seed's largest is so many times in it.
 OF_PUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "put_bytes_max": (1, 2),
@@ -115,8 +152,8 @@ def store_limits(knobs: Mapping[str, Any]) -> Limits:
     """Return the limits of a run's state machine."""
     names = (OF_THE_STORE | OF_PATTERNS).keys() & knobs.keys()
     own: dict[str, Any] = {name: int(knobs[name]) for name in names}
-    if behind_max := knobs.get("behind_per_group_max"):
-        own["groups"] = replace(Limits().groups, behind_per_group_max=int(behind_max))
+    if of_groups := {name: int(knobs[name]) for name in _GROUP_FIELDS & knobs.keys()}:
+        own["groups"] = replace(Limits().groups, **of_groups)
     return replace(Limits(), **own)
 
 
@@ -128,7 +165,8 @@ def value_of(knob: str) -> int:
 
 def of_limits(knobs: Mapping[str, Any]) -> frozenset[str]:
     """Return the errors that a run's limits explain, besides those that faults explain."""
-    return frozenset() if OF_THE_STORE.keys().isdisjoint(knobs) else frozenset({"too_many"})
+    are_met = "workers_max" in knobs or not OF_THE_STORE.keys().isdisjoint(knobs)
+    return frozenset({"too_many"} if are_met else ())
 
 
 @contextmanager
@@ -147,8 +185,9 @@ def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
         for knob in DEFAULTS.keys() & knobs.keys():
             function, name, _ = DEFAULTS[knob]
             _default(stack, function, name, int(knobs[knob]))
-        if "take_look_max" in knobs:
-            stack.enter_context(patch.object(groups, "TAKE_LOOK_MAX", int(knobs["take_look_max"])))
+        for knob in ((OF_KEY_ORDER | OF_GROUPS).keys() - _GROUP_FIELDS) & knobs.keys():
+            module = leases if knob == "offered_max" else groups
+            stack.enter_context(patch.object(module, knob.upper(), int(knobs[knob])))
         if store_limits(knobs) != Limits():
             _default(stack, Store.open.__func__, "limits", store_limits(knobs))  # type: ignore[attr-defined]
         yield

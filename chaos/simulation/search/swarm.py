@@ -24,6 +24,7 @@ from chaos.simulation.plan.limits import (
     DEFAULTS,
     OF_GROUPS,
     OF_IDLE,
+    OF_KEY_ORDER,
     OF_LEVELS,
     OF_PATTERNS,
     OF_PUTS,
@@ -60,6 +61,7 @@ ACTS_PERIOD_S: Final = (0.5, 5.0)  # mean time between two acts of a kind
 TOPIC_LETTERS_SHARE: Final = 0.5  # of policies say where dead letters go
 TOPICS_SHARE: Final = 0.9  # of these seeds have topics with policies, and somebody who replays
 MAX_BYTES: Final = (400, 4_000, 60_000)  # of a topic with a bound: some PUTs are larger
+FAR_SHARE: Final = 0.3  # of the topics that are deleted are those that patterns bring
 PATTERNS_SHARE: Final = 0.9  # of the same seeds have somebody who subscribes to patterns
 FOLLOWS_PERIOD_S: Final = (0.05, 0.5)  # mean time between two things that one asks for
 ESTRANGED_PERIOD_S: Final = (0.5, 4.0)  # mean time until one may not read some topic, with keys
@@ -986,7 +988,8 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
     What keeps more than is unread drops when it is full: nobody could make room for more.
     """
     rng = draw.rng
-    topics = [*sorted({topic for role in roles for topic in role["topics"]}), KEPT_TOPIC]
+    # That of dead letters has a group alone, which ends with it, and is made anew.
+    topics = [*sorted({topic for role in roles for topic in role["topics"]}), KEPT_TOPIC, DEAD]
 
     def policy() -> dict[str, Any]:
         keep = rng.choice(("unread", "forever", "count", "bytes", "ms"))
@@ -1026,6 +1029,12 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
                 about = {"node": draw.node(), "topic": rng.choice(topics), **made()}
                 if name == "set_topic":
                     about |= about_policy(about["topic"])
+                    if about["topic"] == DEAD:
+                        about["policy"].pop("dead_letter", None)  # that would be its own topic
+                elif name == "delete_topic":
+                    if rng.random() < FAR_SHARE:
+                        about["topic"] = rng.choice(FAR_TOPICS)
+                    about["ends"] = about["topic"] in (DEAD, *FAR_TOPICS)
                 yield Action(int(at_s * 1e4) / 1e4, name, about)  # not rounded up to the end
                 at_s += rng.expovariate(1 / period_s)
 
@@ -1218,6 +1227,11 @@ def _let_work(
             "lease_ms": rng.choice((150, 500, 2_000)),
             "max_attempts": rng.choice((0, 0, 1, 2)),
         }
+    share = rng.choice(BOUND_SHARES)
+    for name, values in OF_GROUPS.items():
+        value = rng.choice(values)
+        if rng.random() < share:
+            knobs[name] = value
     if rng.random() >= DEATHS_SHARE:
         return []
     workers = [
@@ -1240,7 +1254,7 @@ def _order_by_key(
     if not workers:
         return
     if rng.random() < KEY_ORDER_SHARE:
-        knobs |= {name: rng.choice(values) for name, values in OF_GROUPS.items()}
+        knobs |= {name: rng.choice(values) for name, values in OF_KEY_ORDER.items()}
         for role in workers:
             role["is_ordered"] = rng.choice((True, True, True, True, None, False))
         for role in roles:

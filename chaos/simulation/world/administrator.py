@@ -17,7 +17,7 @@ import orjson
 
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.intruder import INTRUDER
-from chaos.simulation.clients.working import GROUP
+from chaos.simulation.clients.working import DEAD, GROUP
 from chaos.simulation.world.node import OPERATOR
 from chaos.simulation.world.world import World
 from chaos.workloads.history import ProcessRecorder
@@ -134,7 +134,11 @@ class Administrator:
 
     def _delete_topic(self, node: str, topic: str, ends: bool) -> None:
         """Delete a topic."""
-        self._act(node, DELETE_TOPIC, topic=topic, ends=ends)
+        act_id = self._act(node, DELETE_TOPIC, topic=topic, ends=ends)
+        if act_id and topic == DEAD:  # on record it is the group's end
+            recorder = self._recorder = self._recorder or self._opened()
+            op_id = recorder.invoke("ungroup", topic, group=GROUP)
+            recorder.complete(op_id, "info", error="timeout")
 
     def _read_topic(self, node: str, topic: str, share: float) -> None:
         """Read a topic by hand, from somewhere between its first id and behind its end."""

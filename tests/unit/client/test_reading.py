@@ -30,7 +30,7 @@ from flotilla_client import (
     operations,
     protocol,
 )
-from flotilla_client.reading import ACKS
+from flotilla_client.reading import ACKS, this_thread
 from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, client_of, nak, texts_of
 
@@ -686,3 +686,16 @@ def test_a_reader_killed_at_random_moments_loses_nothing_and_says_what_comes_aga
         unseen += redelivered and id_ not in seen
         seen.add(id_)
     assert unseen <= kills, f"seed {seed}: killed between the mark and the first line"
+
+
+def test_what_was_in_hand_acknowledges_nothing_of_a_subscription_that_has_ended(
+    client: Client,
+) -> None:
+    assert client.get("t", wait_ms=0) is not None
+    client.unsubscribe("t")
+    client.subscribe("t")
+    client.put("t", "d")
+    readers = client._session.operations.readers
+    assert readers._hands == {}
+    readers.come_back(this_thread(), None)
+    assert client._session.state.cursor("t") == 3

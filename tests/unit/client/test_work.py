@@ -245,3 +245,45 @@ def test_a_leader_that_takes_no_notice_of_a_choice_is_no_success(chosen: Any) ->
 def test_a_choice_is_true_false_or_none() -> None:
     with pytest.raises(TypeError, match="ordered_by_key is True, False or None"):
         GroupSettings.of(None, None, None, "yes", "new")  # type: ignore[arg-type]
+
+
+def test_what_was_said_of_an_item_meanwhile_counts_more_than_what_was_refused(
+    bench: WorkBench,
+) -> None:
+    [item, *_] = bench.items()
+    bench.book.extend(item, LEASE_MS)
+    bench.take()
+    item.ack()
+    bench.book.failed(Unavailable("nobody is there", "unavailable", True))
+    body = bench.take()
+    assert (body["acks"], "extends" in body) == ([[1, 1, 1]], False)
+
+
+def test_what_waits_in_hand_and_is_given_anew_is_there_once(bench: WorkBench) -> None:
+    bench.take()
+    bench.answer(2, 1, token=2)
+    found = [(item.id, item._token) for item in bench.items()]
+    assert sorted(found) == [(1, 1), (2, 2), (3, 1), (4, 1), (5, 1)]
+
+
+def test_nothing_is_handed_over_while_an_answer_may_say_that_it_is_lost(bench: WorkBench) -> None:
+    for item in bench.book.hand:
+        bench.book.extend(item, LEASE_MS)
+    bench.take()
+    assert bench.book.next_item() is None
+    bench.answer(lost=[(1, 4)])
+    assert [item.id for item in bench.items()] == [5]
+
+
+def test_a_loop_that_is_left_keeps_nothing(bench: WorkBench) -> None:
+    bench.items()[0].ack()
+    bench.take()
+    bench.answer(6, 2)
+    loop = WorkLoop(bench.book, GroupSettings(), "auto", 5, 0, None)
+    bench.book.loop = None
+    loop.begin(this_thread())
+    bench.take()
+    bench.answer(8, 2)
+    assert loop.item() is not None
+    assert loop.leave(is_done=False)
+    assert (list(bench.book.hand), bench.book.given, bench.book.loop) == ([], {}, None)

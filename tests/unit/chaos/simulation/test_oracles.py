@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from chaos.simulation.checks.books import TAKE_S_MAX, Books
 from chaos.simulation.checks.mirror import Mirror
-from chaos.simulation.checks.rebuilt import ReopenedStore, is_so
+from chaos.simulation.checks.rebuilt import ReopenedStore, is_so, memory_of
 from chaos.simulation.checks.reference import ByIndex, Reference
+from chaos.simulation.checks.work import WorkPromises
 from chaos.simulation.disks.disk import SimDisk
 from chaos.simulation.plan.limits import (
     CONSTANTS,
@@ -29,17 +31,20 @@ from cluster.store.commands import (
     Advance,
     Forget,
     Hear,
+    MakeGroup,
     Operation,
     Put,
     Raise,
     Register,
     Subscribe,
+    SubscribePattern,
     Unsubscribe,
 )
 from cluster.store.idle import HEARD_MS
-from cluster.store.store import Limits, Store
-from cluster.wire.levels import LEVEL_OF_IDLE
+from cluster.store.store import Done, Limits, Store
+from cluster.wire.levels import LEVEL_OF_IDLE, LEVEL_OF_PATTERNS
 from flotilla_client.protocol import pack
+from flotilla_client.work import LeaseBook
 
 ENTRIES = 400
 
@@ -157,3 +162,66 @@ def test_limits_are_a_runs_own_and_are_put_back() -> None:
 def test_every_limit_is_drawn_small_by_some_seed() -> None:
     drawn = {knob for seed in range(1, 121) for knob in plan_for(seed, "safety").knobs}
     assert not {*CONSTANTS, *DEFAULTS, *OF_THE_STORE} - drawn
+
+
+def test_what_a_store_has_in_memory_of_groups_and_patterns_is_compared(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store.db", {"a": "1"})
+    who = "c", None
+    operations = (
+        Raise(LEVEL_OF_PATTERNS),
+        Register("c", True, None, ""),
+        MakeGroup(*who, "t", None, "g", 1_000, None, None),
+        SubscribePattern(*who, "o.*", None, "new", 0),
+    )
+    for operation in operations:
+        [outcome] = store.apply(store.applied_index + 1, 1, commands.encode(1, [operation]))
+        assert isinstance(outcome, Done), outcome
+    before = memory_of(store)
+    assert memory_of(store) == before
+    store.groups._open_count += 1
+    assert memory_of(store) != before
+    store.groups._open_count -= 1
+    store.patterns._found["t"] = [store.patterns.of("c")["o.*"]]
+    assert memory_of(store) != before
+    store.close()
+
+
+def test_a_take_that_waits_for_what_is_there_or_for_no_group_is_seen(tmp_path: Path) -> None:
+    group = SimpleNamespace(workers={})
+    clock = [0.0]
+    store = SimpleNamespace(
+        idle=SimpleNamespace(log_ms=0),
+        groups=SimpleNamespace(get=lambda *key: group, has_work=lambda *about: True),
+        lacks=lambda *about: None,
+    )
+    request = SimpleNamespace(client_id="c", epoch=1, body={"number": 1, "max_count": 1})
+    waiting = SimpleNamespace(request=request, principal=None)
+    led = SimpleNamespace(_parked_takes={("t", "g"): {1: waiting}})
+    member = SimpleNamespace(broker=led, store=store, raft=SimpleNamespace(serving=True))
+    node = SimpleNamespace(name="a", life=1, clock=lambda: clock[0])
+    books = Books(cast("Any", SimpleNamespace(watchers=[])), cast("Any", None))
+
+    def found() -> list[str]:
+        return [check for check, _ in books._takes_in_vain(cast("Any", node), cast("Any", member))]
+
+    assert found() == []
+    clock[0] = TAKE_S_MAX + 0.1
+    assert found() == ["waits"]
+    request.body["max_count"] = 0
+    assert found() == []
+    group = None
+    assert found() == ["waits"]
+
+
+def test_a_lease_that_is_believed_too_long_and_a_loop_that_keeps_something_are_seen() -> None:
+    failures: list[str] = []
+    promises = WorkPromises(lambda check, text: failures.append(text), cast("Any", None))
+    book = LeaseBook("t", "g", lambda: 0.0, lambda item, lease_ms: None)
+    item = SimpleNamespace(topic="t", id=1, _end_ms=1_000.0)
+    promises.extended("c", cast("Any", item), 1_000.0)
+    promises.loop_left("c", book)
+    assert failures == []
+    promises.extended("c", cast("Any", item), 999.0)
+    book.given[1] = cast("Any", item)
+    promises.loop_left("c", book)
+    assert len(failures) == 2

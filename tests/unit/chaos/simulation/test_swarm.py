@@ -16,6 +16,7 @@ from chaos.simulation.plan.limits import (
     DEFAULTS,
     OF_GROUPS,
     OF_IDLE,
+    OF_KEY_ORDER,
     OF_LEVELS,
     OF_PATTERNS,
     OF_SCRUB,
@@ -159,7 +160,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         assert any(role.gets for role in roles)
         assert plan.knobs.keys() - {"load"} <= {
                 *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *OF_SCRUB, *DEFAULTS,
-                *OF_THE_STORE, *OF_PATTERNS, *OF_GROUPS, "chunk_puts",
+                *OF_THE_STORE, *OF_PATTERNS, *OF_GROUPS, *OF_KEY_ORDER, "chunk_puts",
             }  # fmt: skip
 
 

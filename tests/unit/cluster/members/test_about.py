@@ -12,6 +12,7 @@ from cluster.wire.messages import (
     ABOUT_BYTES_MAX,
     FRAME_HEAD,
     About,
+    Health,
     MessageError,
     RelayReply,
     encode,
@@ -139,3 +140,10 @@ def test_the_settings_of_a_peer_that_is_gone_differ_no_more_and_are_not_told_twi
     assert mine.describe(101.0)["settings_differ"] == {}
     assert mine.take("b", Facts({"x": 2}), 102.0) == []
     assert mine.describe(102.0)["settings_differ"] == {"b": {"x": [1, 2]}}
+
+
+def test_what_one_who_is_gone_said_of_its_disk_counts_no_more() -> None:
+    mine = neighbours()
+    mine.take_health("b", Health(7, True))
+    mine.note(Disconnected("b", Reason.CLOSED, ""), 101.0)
+    assert mine.health == {}

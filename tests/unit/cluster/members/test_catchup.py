@@ -219,3 +219,15 @@ def test_a_piece_that_comes_when_its_source_was_given_up_begins_nothing(
     assert not bench.fetch.under_way
     assert bench.sent == []
     assert bench.jobs == []
+
+
+def test_a_copy_that_is_too_old_makes_room_for_the_next_one(tmp_path: Path) -> None:
+    bench = CatchupBench(tmp_path)
+    bench.server.request("b", NEW, 1, 0.0)
+    bench.work()
+    first = sorted(tmp_path.glob("copy-*.db"))
+    bench.apply()
+    bench.server.request("b", NEW, bench.store.applied_index, 1.0)
+    bench.work()
+    assert len(sorted(tmp_path.glob("copy-*.db"))) == 1
+    assert sorted(tmp_path.glob("copy-*.db")) != first

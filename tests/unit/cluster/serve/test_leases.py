@@ -317,3 +317,10 @@ def test_who_waits_for_dead_letters_is_woken_wherever_they_go(bench: LeasesBench
     assert [(each.body["topic"], each.body["count"]) for each in answers if each.data] == [
         ("dead", 1)
     ]
+
+
+def test_a_take_that_waits_is_looked_at_again_when_users_change(bench: LeasesBench) -> None:
+    assert bench.take(wait_ms=5_000) == []
+    bench.broker.users_changed()
+    assert bench.broker.load()["publication"] == 0
+    assert bench.broker.load()["turn"] == 1

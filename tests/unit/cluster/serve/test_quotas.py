@@ -110,3 +110,11 @@ def test_a_thousand_addresses_are_counted_in_bounded_space(
         refusals.note(f"10.0.0.{number}", "bytes_per_s_max")
     assert len(refusals.total) == 4
     assert refusals.total[OTHERS, "bytes_per_s_max"] == 997
+
+
+def test_what_was_not_spent_for_long_is_not_saved_up() -> None:
+    rates = Rates(Quotas(bytes_per_s_max=1000))
+    assert rates.take("shop", 1, 0.0) is None
+    assert rates.take("shop", 5000, 60_000.0) is None
+    assert rates.take("shop", 1, 60_000.0) is not None
+    assert rates.take("shop", 1, 64_001.0) is None

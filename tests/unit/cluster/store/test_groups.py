@@ -12,6 +12,7 @@ import pytest
 
 from cluster.store import groups
 from cluster.store.commands import (
+    DeleteTopic,
     DropClient,
     DropGroup,
     EndGroup,
@@ -776,3 +777,86 @@ def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reop
 def _is_so(outcome: Outcome, result: Any) -> bool:
     code, said = answer_of(outcome)
     return bool((code if code != "ok" else "") == result[0] and result[1].items() <= said.items())
+
+
+# --- limits, topics that drop, and dead letters ---------------------------------------------------
+
+
+def limited(path: Path, limits: GroupLimits, **others: int) -> GroupsBench:
+    return GroupsBench(path, replace(SMALL, clients_max=6, groups=limits, **others))
+
+
+def test_what_waits_behind_its_key_is_open_too_so_it_has_the_same_limit(tmp_path: Path) -> None:
+    bench = limited(tmp_path / "store.db", GroupLimits(3, 30, 4, 8, 2, 100))
+    bench.ok(making(ordered_by_key=True))
+    bench.put(*[keyed("k")] * 10)
+    assert ids(bench.take("a", 5)) == [1]
+    group = bench.store.groups.get("t", "g")
+    assert group is not None
+    assert sorted(group.open) == [1, 2, 3, 4]
+
+
+def test_who_has_as_much_as_he_may_has_no_work_and_others_have(bench: GroupsBench) -> None:
+    bench.put(*[b"x"] * 10)
+    bench.take("a", 8)
+    group = bench.store.groups.get("t", "g")
+    assert group is not None
+    now_ms = bench.store.idle.log_ms
+    assert not bench.store.groups.has_work(group, "a", now_ms)
+    assert bench.store.groups.has_work(group, "b", now_ms)
+
+
+def test_a_dead_letter_goes_nowhere_where_its_topic_is_at_its_last_id(tmp_path: Path) -> None:
+    bench = limited(tmp_path / "store.db", LIMITS.groups, id_max=1)
+    bench.ok(making(max_attempts=1, dead_letter="dead"))
+    bench.ok(Subscribe("b", None, "dead", None))
+    bench.put(b"1")
+    bench.counter = 0
+    bench.put(b"full", topic="dead")
+    for attempt in (1, 2):
+        taken = bench.take("a", 1)
+        assert (taken["given"], taken["dead"]) == ([[1, 1, attempt]], 0)
+        bench.take("a", 0, naks=[(taken["token"], 1, 1, 0)])
+    assert bench.store.topic_ends() == {"dead": 1, "t": 1}
+
+
+def dropping(bench: GroupsBench, topic: str) -> None:
+    policy = {"keep": "forever", "amount": 0, "max_bytes": 40, "when_full": "drop-oldest"}
+    bench.ok(SetTopic(topic, policy, True, True))
+
+
+def test_what_a_put_drops_is_open_in_no_group(tmp_path: Path) -> None:
+    bench = GroupsBench(tmp_path / "store.db")
+    dropping(bench, "t")
+    bench.ok(making())
+    bench.put(b"x" * 16)
+    bench.take("a", 1)
+    bench.put(b"y" * 30)
+    group = bench.store.groups.get("t", "g")
+    assert group is not None
+    assert (dict(group.open), group.head) == ({}, 1)
+
+
+def test_what_a_dead_letter_drops_is_open_in_no_group(tmp_path: Path) -> None:
+    bench = GroupsBench(tmp_path / "store.db")
+    dropping(bench, "dead")
+    bench.ok(making("of-the-dead", "dead"))
+    bench.ok(making(max_attempts=1, dead_letter="dead"))
+    bench.put(b"x" * 30, topic="dead")
+    of_the_dead = Take("b", None, "dead", "of-the-dead", None, 5, 1_000, None, [], [], [])
+    assert bench.ok(of_the_dead)["given"] == [[1, 1, 1]]
+    bench.counter = 0
+    bench.put(b"y")
+    token = bench.take("a", 1)["token"]
+    assert bench.take("a", 1, naks=[(token, 1, 1, 0)])["dead"] == 1
+    group = bench.store.groups.get("dead", "of-the-dead")
+    assert group is not None
+    assert (dict(group.open), group.head) == ({}, 1)
+
+
+def test_a_topic_that_is_deleted_takes_its_groups_with_it(bench: GroupsBench) -> None:
+    bench.take("a", 2)
+    assert bench.ok(DeleteTopic("t", True, True))["ended"] == 1
+    assert bench.store.groups.get("t", "g") is None
+    bench.reopen()
+    assert bench.store.groups.count == 0

@@ -9,21 +9,23 @@ from typing import Any
 
 import pytest
 
-from cluster.node.reaper import PERIOD_S, TICK_S, WARNED_PERIOD_S, Reaper
+from cluster.node.reaper import AGE_TICK_S, PERIOD_S, TICK_S, WARNED_PERIOD_S, Reaper
 from cluster.store import commands, idle
 from cluster.store.commands import (
     Advance,
+    DropClient,
     Forget,
     Hear,
     Operation,
     Put,
     Raise,
     Register,
+    SetTopic,
     Subscribe,
 )
 from cluster.store.idle import HEARD_MS, STEP_MS_MAX
 from cluster.store.store import Delivery, Done, Refused, Store
-from cluster.wire.levels import LEVEL_OF_IDLE
+from cluster.wire.levels import LEVEL_OF_IDLE, LEVEL_OF_TOPICS, LEVEL_OF_USERS
 from flotilla_client.protocol import pack
 from tests.unit.model_store import MEMBERS
 
@@ -361,3 +363,33 @@ def test_who_only_reads_is_heard(log: TimedLog) -> None:
     assert not log.store.is_to_be_heard("s", HOUR_MS)
     assert not log.store.is_to_be_heard("gone meanwhile", HOUR_MS)
     assert HEARD_MS <= HOUR_MS
+
+
+def test_of_a_client_that_is_dropped_before_it_was_written_nothing_is_left(tmp_path: Path) -> None:
+    log = TimedLog(tmp_path / "store.db", LEVEL_OF_USERS)
+    store = log.store
+    for operation in (
+        Register("a", True, None, "", principal="shop"),
+        DropClient("a", True),
+    ):
+        store.apply(store.applied_index + 1, 1, commands.encode(log.stamp_ms, [operation]))
+    store.commit()
+    for table in ("clients", "owners", "heard"):
+        assert store._database.query(f"SELECT * FROM {table}") == [], table
+
+
+def test_while_a_topic_keeps_what_gets_too_old_the_log_s_time_passes_sooner(
+    tmp_path: Path,
+) -> None:
+    log = TimedLog(tmp_path / "store.db", LEVEL_OF_TOPICS)
+    led = ReaperBench(log, days=0)
+    before = log.store.applied_index
+    led.step()
+    assert log.store.applied_index == before, "nothing will be too old"
+    log.one(Register("a", True, None, ""))
+    log.one(SetTopic("t", {"keep": "ms", "amount": 1_000}, True, True))
+    log.put("a", 1)
+    before = log.store.applied_index
+    for _ in range(round(AGE_TICK_S / PERIOD_S) * 3):
+        led.step()
+    assert log.store.applied_index - before >= 3

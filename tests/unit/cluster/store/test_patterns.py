@@ -276,3 +276,19 @@ def test_what_a_pattern_brought_is_no_subscription_that_came_back_behind_a_recov
     body = {"subscriptions": {"o.a": 1, "x": 1}, "patterns": {"o.*": 3}, "settled": {}}
     lost = found({}, {}, body, {"o.*": 3, "gone.*": 4})
     assert (lost.subscriptions, lost.returned) == (("gone.*",), ("x",))
+
+
+def test_a_pattern_that_was_said_twice_is_left_at_once(bench: Bench) -> None:
+    for _ in range(2):
+        bench.ok(follow("o.*"))
+    assert bench.store.patterns.count == 1
+    bench.ok(leave("o.*"))
+    assert not put(bench, "o.eu")["stored"]
+    assert bench.store.patterns.count == 0
+
+
+def test_a_name_that_was_looked_for_is_no_more_of_a_pattern_that_was_left(bench: Bench) -> None:
+    bench.ok(follow("o.*"))
+    assert put(bench, "o.eu")["stored"]
+    bench.ok(leave("o.*"))
+    assert not put(bench, "o.eu", 2)["stored"]

@@ -27,7 +27,7 @@ from cluster.store.commands import (
     level_of,
 )
 from cluster.store.store import CorruptStore, Delivery, Limits, Refused, Store
-from cluster.wire.levels import LEVEL_OF_TOPICS
+from cluster.wire.levels import LEVEL_OF_PROPERTIES, LEVEL_OF_TOPICS
 from flotilla_client.policies import Policy, check_parts, parse_keep, parse_size
 from flotilla_client.protocol import ProtocolError, pack, unpack
 from tests.unit import store_bench
@@ -524,3 +524,78 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
 def test_parts_of_a_policy_that_make_no_sense_are_refused(parts: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
         check_parts(parts)
+
+
+# --- one entry, clocks, and policies that change --------------------------------------------------
+
+
+def timed_entry(bench: PolicyBench, wall_ms: int, *operations: Operation) -> list[Answer]:
+    payload = encode(bench.now_ms, operations, wall_ms)
+    outcomes = bench.store.apply(bench.store.applied_index + 1, 1, payload)
+    bench.store.commit()
+    return [answer_of(outcome) for outcome in outcomes]
+
+
+def putting(counter: int) -> Put:
+    return Put("p", None, "t", counter, *pack([b"x"]))
+
+
+@pytest.fixture
+def timed(bench: PolicyBench) -> PolicyBench:
+    """A topic that keeps everything, in a cluster whose publications have times."""
+    bench.ok(Raise(LEVEL_OF_PROPERTIES))
+    bench.create()
+    assert timed_entry(bench, 1_000, putting(1))[0][0] == "ok"
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("wall_ms", "start", "last_id"),
+    [(2_000, "@3000", 2), (2_000, "@2000", 1), (500, "@1000", 0), (500, "@1001", 2)],
+)
+def test_a_start_by_time_knows_when_what_its_own_entry_publishes_came(
+    timed: PolicyBench, wall_ms: int, start: str, last_id: int
+) -> None:
+    """A leader whose clock is behind stamps what it takes with the latest time that was said."""
+    subscribe = Subscribe("s", None, "t", None, start=start)
+    _, (code, body) = timed_entry(timed, wall_ms, putting(2), subscribe)
+    assert (code, body["last_id"]) == ("ok", last_id)
+
+
+def test_a_policy_that_keeps_more_keeps_what_the_one_before_would_not(bench: PolicyBench) -> None:
+    bench.create("1")
+    bench.sub("earliest")
+    bench.texts(5)
+    assert bench.kept() == [1, 2, 3, 4, 5], "nobody has read it"
+    bench.ok(SetTopic("t", parse_keep("1h"), False, False))
+    bench.ok(Advance("s", None, {"t": 5}, placed=bench.store.placed("s")))
+    assert bench.kept() == [1, 2, 3, 4, 5]
+
+
+def test_what_gets_too_old_goes_from_a_topic_that_was_deleted_and_made_again(
+    bench: PolicyBench,
+) -> None:
+    bench.create("1s")
+    bench.texts(1)
+    bench.ok(DeleteTopic("t", False, False))
+    while bench.store.collect_garbage(10):
+        bench.store.commit()
+    bench.create("1h")
+    bench.texts(1)
+    bench.now_ms += 2_000
+    bench.ok(Raise(LEVEL_OF_TOPICS))  # nothing of the topic
+    assert bench.kept() == [2]
+    for _ in range(3):
+        bench.now_ms += HOUR_MS
+        bench.ok(Raise(LEVEL_OF_TOPICS))
+    assert bench.kept() == []
+
+
+def test_joined_stretches_end_where_the_later_one_of_a_pair_does() -> None:
+    kept = retention.Retention(Policy(keep="ms", amount=retention.PARTS), 0)
+    count = retention.STRETCHES_MAX + 1
+    for number in range(1, count + 1):
+        kept.added(number, number * 10, number * 10)
+    ends = [each.last_id for each in kept.stretches]
+    half = retention.STRETCHES_MAX // 2
+    assert ends == [*range(2, half + 1, 2), *range(half + 1, count + 1)]

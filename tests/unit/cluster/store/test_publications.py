@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from cluster.store import publications
-from cluster.store.commands import Advance, Put, Register, Subscribe, Unsubscribe, encode
+from cluster.store.commands import Advance, Put, Raise, Register, Subscribe, Unsubscribe, encode
 from cluster.store.store import CorruptStore, Delivery, Limits, Store
 from cluster.store.topics import STALE_CURSORS_MIN
+from cluster.wire.levels import LEVEL_OF_PROPERTIES
+from flotilla_client.properties import Enveloped, Properties
+from flotilla_client.properties import encode as envelope_of
 from flotilla_client.protocol import pack, unpack
 from tests.unit.store_bench import Bench
 
@@ -215,3 +218,14 @@ def test_the_cache_counts_what_leaves_it_and_not_what_comes(
         bench.store.read("s", "t", last_id, 1, 1_000)
         rows = bench.store._publications
         assert rows._cache_bytes == sum(len(row.data) for row in rows._cache.values())
+
+
+def test_of_several_rows_any_has_properties(tmp_path: Path) -> None:
+    bench = Bench.started(tmp_path / "store.db")
+    bench.ok(Raise(LEVEL_OF_PROPERTIES))
+    enveloped = Enveloped(envelope_of(Properties("k")) + b"x")
+    bench.ok(Put("p", None, "t", 1, *pack([enveloped]), has_properties=True))
+    bench.put(2, b"y")
+    delivery = bench.store.read("s", "t", None, 10, 1000)
+    assert isinstance(delivery, Delivery), delivery
+    assert (delivery.count, delivery.has_properties) == (2, True)

@@ -678,3 +678,12 @@ def test_an_insecure_cluster_asks_nobody(leader: UsersBench) -> None:
     assert [code_of(answer) for answer in leader.turn()] == ["ACK"]
     leader.ask(ADMIN, client_id="", act="user-add", user="shop", publish=["t"])
     assert [code_of(answer) for answer in leader.turn()] == ["ACK"]
+
+
+def test_what_is_allowed_again_is_denied_no_more(tmp_path: Path) -> None:
+    bench = store_bench.Bench(tmp_path / "store.db", Limits())
+    bench.ok(Raise(LEVEL_OF_USERS))
+    for change, topics in (("user-add", [">"]), ("user-deny", ["x"]), ("user-allow", ["x"])):
+        bench.ok(ChangeUser(change, "shop", topics, topics, False, False, True))
+    for right in (PUBLISH, SUBSCRIBE):
+        assert bench.store.users.may("shop", right, "x"), right
