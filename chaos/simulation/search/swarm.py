@@ -1010,11 +1010,18 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
     def about_policy(topic: str) -> dict[str, Any]:
         is_new = rng.random() < (0.2 if topic in known else 0.9)
         known.add(topic)
-        return {"policy": policy(), "is_new": is_new}
+        parts = policy()
+        if topic == DEAD:
+            parts.pop("dead_letter", None)  # that would be its own topic
+        return {"policy": parts, "is_new": is_new}
+
+    def deletion() -> dict[str, Any]:
+        topic = rng.choice(FAR_TOPICS if rng.random() < FAR_SHARE else topics)
+        return {"topic": topic, "ends": topic in (DEAD, *FAR_TOPICS)}
 
     kinds: dict[str, Callable[[], dict[str, Any]]] = {
         "set_topic": dict,
-        "delete_topic": lambda: {"ends": False},
+        "delete_topic": deletion,
         "read_topic": lambda: {"share": rng.choice((-0.2, 0.0, 0.5, 1.0, 1.3))},
         "replay": lambda: {"topic": rng.choice((topics[0], KEPT_TOPIC))},
     }
@@ -1029,12 +1036,6 @@ def _topics(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -
                 about = {"node": draw.node(), "topic": rng.choice(topics), **made()}
                 if name == "set_topic":
                     about |= about_policy(about["topic"])
-                    if about["topic"] == DEAD:
-                        about["policy"].pop("dead_letter", None)  # that would be its own topic
-                elif name == "delete_topic":
-                    if rng.random() < FAR_SHARE:
-                        about["topic"] = rng.choice(FAR_TOPICS)
-                    about["ends"] = about["topic"] in (DEAD, *FAR_TOPICS)
                 yield Action(int(at_s * 1e4) / 1e4, name, about)  # not rounded up to the end
                 at_s += rng.expovariate(1 / period_s)
 
