@@ -45,7 +45,9 @@ from flotilla_client.connection import (
     CONNECT_MS_MAX,
     CONNECTION_LOST,
     NO_REPLY,
+    NO_SOCKET,
     Link,
+    NoSocketLeft,
     is_lost,
     open_link,
     parsed,
@@ -306,7 +308,10 @@ class _AsyncParts:
             await _until(address.is_over, until_ms)
             if address.failure:
                 return address.failure
-            link = self.links.get(endpoint) or self._opened(endpoint, address)
+            try:
+                link = self.links.get(endpoint) or self._opened(endpoint, address)
+            except NoSocketLeft:
+                return NO_SOCKET
         while self.links.get(endpoint) is link and not is_lost(link):
             if link.socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT:
                 return ""

@@ -9,6 +9,7 @@ or a queue between the two (a full memory barrier), as ZeroMQ demands of its soc
 
 from __future__ import annotations
 
+import errno
 import math
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -26,6 +27,7 @@ CONNECT_MS_MAX: Final = 1_000  # a host that does not even accept in that time c
 REQUESTS_QUEUED_MAX: Final = 1_000  # ZMQ_SNDHWM: above a producer's window, so sends do not block
 CONNECTION_LOST: Final = "connection lost"
 NO_REPLY: Final = "answers as no node does"
+NO_SOCKET: Final = "not asked, as this process has too many files open, or ZeroMQ too many sockets"
 # As plain numbers: those of an enumeration take microseconds to be compared and joined.
 _EVENTS: Final = int(zmq.EVENTS)
 _IN: Final = int(zmq.POLLIN)
@@ -34,6 +36,10 @@ _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 LOST: Final = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 POLL_MS_MAX: Final = 60_000  # longer than any attempt: what waits for nothing looks again then
 RECONNECT_MS: Final = 100  # nobody waits for it: a lost connection's socket is closed
+
+
+class NoSocketLeft(OSError):
+    """No socket can be had now: descriptors, or the sockets of ZeroMQ's context, are used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,17 @@ def open_link(context: Any, address: Address, key: KeyFile | None) -> Link:
 
     IMMEDIATE: nothing is queued before the connection stands, so what could not be sent certainly
     was not, and a lost connection's requests are never repeated behind our back.
+    Raises NoSocketLeft, KeyUnusable.
     """
+    try:
+        return _open_link(context, address, key)
+    except zmq.ZMQError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise NoSocketLeft(error.errno, NO_SOCKET) from error
+        raise
+
+
+def _open_link(context: Any, address: Address, key: KeyFile | None) -> Link:
     socket = context.socket(zmq.DEALER)
     try:
         socket.setsockopt(zmq.LINGER, 0)
@@ -229,7 +245,15 @@ class EndpointSockets:
             address.wait(until_s - time.monotonic())
             self.cause = address.failure
             if not self.cause:
-                link = self._links[endpoint] = open_link(self._context, address, self._key)
+                link = self._opened(endpoint, address)
+        return link
+
+    def _opened(self, endpoint: int, address: Address) -> Link | None:
+        try:
+            link = self._links[endpoint] = open_link(self._context, address, self._key)
+        except NoSocketLeft:
+            self.cause = NO_SOCKET
+            return None
         return link
 
     @staticmethod

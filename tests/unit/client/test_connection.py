@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from functools import partial
 
 import pytest
 import zmq
 
+from flotilla_client import AsyncClient, Client, Unavailable
 from flotilla_client.connection import EndpointSockets
 from flotilla_client.protocol import STATUS, Request, encode_request
 from tests.unit.fake_node import FakeNode
@@ -98,3 +101,28 @@ def test_after_closing_a_late_reply_is_never_seen(node: FakeNode) -> None:
     assert reply.request_id == "r.2"
     assert connection.receive(0, 50) is None
     connection.close_all()
+
+
+def test_without_a_socket_to_be_had_both_clients_try_until_their_deadline_and_say_why(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = zmq.Context()
+    context.max_sockets = 2  # a link takes three
+    monkeypatch.setattr(zmq.Context, "instance", lambda: context)
+
+    async def publish() -> None:
+        async with AsyncClient(node.endpoint, timeout=0.3) as client:
+            await client.publish("t", "a")
+
+    async def status() -> None:
+        async with AsyncClient(node.endpoint, timeout=0.3) as client:
+            await client.status()
+
+    for call in (publish, status):
+        with pytest.raises(Unavailable, match="ZeroMQ too many sockets"):
+            asyncio.run(call())
+    with Client(node.endpoint, timeout=0.3) as client:
+        for ask in (client.status, partial(client.publish, "t", "a")):
+            with pytest.raises(Unavailable, match="ZeroMQ too many sockets"):
+                ask()
+    context.term()
