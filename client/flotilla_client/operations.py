@@ -419,9 +419,9 @@ class Operations:
         self._place(topic, cursor, done.reply.body["placed"])
         return cursor
 
-    def _place(self, topic: str, cursor: int, placed: int) -> None:
+    def _place(self, topic: str, cursor: int, placed: int, durable: bool = True) -> None:
         """Go on where a subscription was placed, unless that is known already."""
-        if self.state.place(topic, cursor, placed):
+        if self.state.place(topic, cursor, placed, durable):
             self.readers.forget(topic)
             self._told.pop(topic, None)
             self._gone.pop(topic, None)
@@ -447,12 +447,13 @@ class Operations:
             else:
                 self.complete(operation, done)
                 self._drop(operation.topic)
+        self.state.wait_for_changes()  # once: a pattern may have brought a thousand topics
         if topic in self.state.patterns():
             self.state.unfollow(topic)
         return bool(done.reply.body.get("was_subscribed"))
 
     def _drop(self, topic: str) -> None:
-        self.state.drop_cursor(topic)
+        self.state.drop_cursor(topic, durable=False)
         self.readers.forget(topic)
         self._told.pop(topic, None)
 
@@ -464,7 +465,8 @@ class Operations:
         self.complete(operation, done, last_id=0, resumed=resumed, cursor=0)
         self.state.follow(operation.topic, body["pattern"])
         for topic, cursor in body["topics"].items():
-            self._bring(topic, cursor, body["placed"].get(topic, 0), _by(done))
+            self._bring(topic, cursor, body["placed"].get(topic, 0), _by(done), durable=False)
+        self.state.wait_for_changes()  # once for all: there may be a thousand
         return SubscribeResult(0, resumed, body["topics"])
 
     def patterns(self) -> Steps[list[str]]:
@@ -472,14 +474,14 @@ class Operations:
         yield from self.opened()
         return sorted(self.state.patterns())
 
-    def _bring(self, topic: str, cursor: int, placed: int, by: _By) -> None:
+    def _bring(self, topic: str, cursor: int, placed: int, by: _By, durable: bool = True) -> None:
         """Store a subscription that a pattern has brought, unless it is known already."""
         if self.state.cursor(topic) is None or self.state.placed(topic) != placed:
             self._record_brought(topic, cursor, by)
         if placed:
-            self._place(topic, cursor, placed)
+            self._place(topic, cursor, placed, durable)
         else:
-            self.state.raise_cursor(topic, cursor)
+            self.state.raise_cursor(topic, cursor, durable)
 
     def _record_brought(self, topic: str, cursor: int, by: _By) -> None:
         """Have it on record as a SUB, which would be answered so: it is owed what comes behind."""

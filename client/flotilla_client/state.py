@@ -490,7 +490,7 @@ class State:
                 known.cursors[topic] = max(cursor, known.cursors.get(topic, cursor))
             self._known = known
 
-    def drop_cursor(self, topic: str) -> None:
+    def drop_cursor(self, topic: str, durable: bool = True) -> None:
         """Forget a subscription."""
         with self._lock:
             known = self._settled()
@@ -498,17 +498,23 @@ class State:
                 ("DELETE FROM cursors WHERE topic = ?", (topic,)),
                 ("DELETE FROM handed WHERE topic = ?", (topic,)),
                 ("DELETE FROM placed WHERE topic = ?", (topic,)),
+                durable=durable,
             )
             for of_topics in (known.cursors, known.handed, known.placed):
                 of_topics.pop(topic, None)
             self._known = known
+
+    def wait_for_changes(self) -> None:
+        """Have on the disk what was changed without being waited for (`durable` False)."""
+        with self._lock:
+            self._wait_for_changes()
 
     def placed(self, topic: str) -> int:
         """Return which entry has placed a subscription, 0: none, it began at the end."""
         with self._lock:
             return self._settled().placed.get(topic, 0)
 
-    def place(self, topic: str, cursor: int, entry: int) -> bool:
+    def place(self, topic: str, cursor: int, entry: int, durable: bool = True) -> bool:
         """Store that a subscription was placed behind `cursor`; return whether that is news.
 
         What was handed over before was so at another place: it counts no more.
@@ -521,6 +527,7 @@ class State:
                 ("INSERT OR REPLACE INTO cursors VALUES (?, ?)", (topic, cursor)),
                 ("DELETE FROM handed WHERE topic = ?", (topic,)),
                 (_PLACE, (topic, entry)),
+                durable=durable,
             )
             known.cursors[topic], known.placed[topic] = cursor, entry
             known.handed.pop(topic, None)
