@@ -687,7 +687,7 @@ class Store:
         if isinstance(start, str):
             return self._publications.before_time(topic, int(start[1:]), self._entry_ms)
         if start > topic.last_id + 1:
-            return beyond_the_end(start - 1, topic.last_id)
+            return not_there_yet(topic.name, start, topic.last_id)
         if start <= topic.floor_id:
             return not_kept(topic.name, start - 1, topic.floor_id)
         return start - 1
