@@ -21,6 +21,7 @@ from analytics.anomalies.duplicate_stored import duplicate_stored
 from analytics.anomalies.fencing import fencing
 from analytics.anomalies.future_read import future_read
 from analytics.anomalies.gap import gap
+from analytics.anomalies.group_content import group_content
 from analytics.anomalies.group_lease import group_lease
 from analytics.anomalies.group_lost import group_lost
 from analytics.anomalies.group_order import group_order
@@ -78,6 +79,7 @@ CHECKS: Final = tuple(
         group_order,
         group_lease,
         group_lost,
+        group_content,
         key_order,
         dead_letter,
         fencing,

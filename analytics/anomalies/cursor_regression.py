@@ -6,6 +6,8 @@ from pyspark.sql import functions as F
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import settled
 from analytics.tables import as_of
+from analytics.tables.lives import EVER
+from analytics.tables.moves import moves_of, with_eras
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables
@@ -39,9 +41,14 @@ def _back(tables: Tables) -> DataFrame:
     resumed = subs.where("resumed").select(*own, asked)
     marks = steps.unionByName(resumed).unionByName(gets.select(*own, told))
     value = F.struct(F.col("known").alias("value"), "process", "op_id")
-    keys = (*TIMELINE, "detail")
+    moves = moves_of(tables.acts)
+    keys = (*TIMELINE, "detail", "era")
+    eras = (F.coalesce("invoke_ns", F.lit(EVER)), F.col("end_ns"))
+    # What was taken before its client may have gone elsewhere says nothing of what it asks then.
+    marks = with_eras(marks, moves, *eras).withColumn("era", F.col("era_over"))
     marks = marks.select(*keys, F.col("end_ns").alias("t_ns"), value.alias("mark"))
-    asks = steps.withColumn("t_ns", F.col("invoke_ns"))
+    asks = with_eras(steps, moves, *eras).withColumn("era", F.col("era_begun"))
+    asks = asks.drop("era_over", "era_begun").withColumn("t_ns", F.col("invoke_ns"))
     return as_of.overtaken(asks, marks, keys).select(
         *_evidence(
             other_id=F.col("mark.value"),

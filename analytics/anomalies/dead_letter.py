@@ -5,8 +5,19 @@ from pyspark.sql import functions as F
 
 from analytics.common.schema import evidence
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.groups import ID, accepted_of, leases_of, letters_of, named, takes_of
-from analytics.tables.tables import Tables
+from analytics.tables.group_standing import lasting
+from analytics.tables.groups import (
+    GROUP,
+    ID,
+    accepted_of,
+    groups_of,
+    leases_of,
+    letters_of,
+    named,
+    takes_of,
+    unmoved,
+)
+from analytics.tables.tables import Tables, with_application
 
 
 def dead_letter(tables: Tables) -> DataFrame:
@@ -19,6 +30,7 @@ def dead_letter(tables: Tables) -> DataFrame:
         _twice(letters)
         .unionByName(_acknowledged(letters, takes))
         .unionByName(_leased(letters, takes))
+        .unionByName(_untimely(letters, takes, tables))
     )
 
 
@@ -55,4 +67,34 @@ def _leased(letters: DataFrame, takes: DataFrame) -> DataFrame:
         .groupBy(*ID)
         .agg(F.min(F.struct("seen", "take")).alias("proof"))
         .select(*evidence(**named("leased"), operations=F.array("proof.seen", "proof.take")))
+    )
+
+
+def _untimely(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame:
+    """Find letters of what was given too seldom, and those that stand where none belongs."""
+    said = unmoved(tables.worked.where(F.col("group").isNotNull() & (F.col("f") != "take")))
+    own = (F.col("f") == "group") & (F.col("outcome") != "fail")
+    topics = said.groupBy(*GROUP).agg(
+        F.collect_set(F.when(own, F.col("dead_letter"))).alias("belongs")
+    )
+    limits = groups_of(tables.worked).select(*GROUP, "attempts_max", "hidden")
+    most = leases_of(takes).groupBy(*ID).agg(F.max("attempt").alias("given"))
+    known = (
+        with_application(letters, tables)
+        .where(~F.col("is_application"))
+        .join(F.broadcast(topics), list(GROUP))
+        .join(F.broadcast(limits), list(GROUP))
+        .join(most, list(ID), "left")
+    )
+    tried = F.coalesce("given", F.lit(0)) + F.col("hidden")
+    is_early = F.coalesce(tried < F.col("attempts_max"), F.lit(True))
+    is_elsewhere = ~F.array_contains("belongs", F.col("stands_in"))
+    early = lasting(known.where(is_early).withColumn("word", F.lit("early")), tables)
+    elsewhere = known.where(~is_early & is_elsewhere).withColumn("word", F.lit("elsewhere"))
+    return (
+        early.select(elsewhere.columns)
+        .unionByName(elsewhere)
+        .groupBy(*ID, "word")
+        .agg(F.min("seen").alias("seen"))
+        .select(*evidence(**named(F.col("word")), operations=F.array("seen")))
     )

@@ -7,6 +7,8 @@ from pyspark.sql.window import Window as W
 from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import settled
+from analytics.tables.lives import EVER
+from analytics.tables.moves import moves_of, with_eras
 from analytics.tables.suspects import SHARE, only
 from analytics.tables.tables import Tables, deliveries_of, several_of, with_application
 
@@ -63,11 +65,16 @@ def _again(tables: Tables) -> DataFrame:
         )
     )
     every = tables.deliveries.withColumn("at", here).select(*columns)
-    pieces = only(intervals.split(every), repeats, SHARE).drop("invoke_ns")
+    pieces = only(intervals.split(every), repeats, SHARE)
+    moves = moves_of(tables.acts)
+    eras = (F.coalesce("invoke_ns", F.lit(EVER)), F.col("end_ns"))
+    pieces = with_eras(pieces, moves, *eras).drop("era_begun", "invoke_ns")
+    repeats = settled(with_eras(repeats, moves, *eras).drop("era_over"))
     earlier = pieces.withColumnsRenamed({name: f"earlier_{name}" for name in own})
     before = (F.col("earlier_at") == F.col("at")) & (F.col("earlier_end_ns") < F.col("invoke_ns"))
     pairs = intervals.common(repeats, earlier, OWNER)
-    ids = settled(intervals.exploded(pairs.where(before), "id"))
+    is_one_reading = F.col("era_over") == F.col("era_begun")
+    ids = settled(intervals.exploded(pairs.where(before & is_one_reading), "id"))
     below = F.col("id") <= F.col("asked")
     pair = F.struct(
         operation("earlier_process", "earlier_op_id").alias("earlier"),
@@ -99,7 +106,11 @@ def _handed_again(tables: Tables) -> DataFrame:
     hands = tables.handlings.where(F.col("f") == "hand")
     pieces = settled(intervals.split(hands.select(*columns)))
     pairs = _both_ways(settled(intervals.overlapping(pieces, OWNER)), pieces)
-    judged = with_application(pairs, tables).where(_is_before("earlier_", ""))
+    moves = moves_of(tables.acts)
+    judged = with_eras(
+        with_application(pairs, tables), moves, F.col("earlier_t_ns"), F.col("t_ns")
+    ).where(_is_before("earlier_", "") & (F.col("era_over") == F.col("era_begun")))
+    judged = judged.drop("era_over")
     ids = settled(intervals.exploded(judged, "id"))
     pair = F.struct(
         operation("earlier_process", "earlier_op_id").alias("earlier"),
@@ -156,9 +167,19 @@ def _acknowledged_before(ids: DataFrame, tables: Tables) -> DataFrame:
         *(F.col(name).alias(f"known_{name}") for name in ("process", "op_id", "at", "t_ns")),
         F.col("cursor").alias("known_cursor"),
     )
+    known = with_eras(
+        known.withColumnsRenamed({f"known_{name}": name for name in OWNER}),
+        moves_of(tables.acts),
+        F.col("known_t_ns"),
+        F.col("known_t_ns"),
+        "known_at",
+    ).drop("era_begun")
+    known = known.withColumnsRenamed({name: f"known_{name}" for name in OWNER})
     same = [F.col(name) == F.col(f"known_{name}") for name in OWNER]
     above = F.col("known_cursor") >= F.col("id")
-    before = ids.join(known, [*same, above, _is_before("known_", "")], "leftsemi")
+    is_one_reading = F.col("era_over") == F.col("era_begun")
+    met = [*same, above, is_one_reading, _is_before("known_", "")]
+    before = ids.join(known, met, "leftsemi")
     ahead = only(steps.where((F.col("f") == "ack") & F.col("first").isNotNull()), ids, OWNER)
     names = (*OWNER, "process", "session", "op_id", "first", "last")
     ahead = ahead.select(*(F.col(name).alias(f"ahead_{name}") for name in names))

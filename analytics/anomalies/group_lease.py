@@ -10,6 +10,7 @@ from analytics.tables.groups import (
     ID,
     LEASE,
     NS_OF_MS,
+    accepted_of,
     given_back_of,
     groups_of,
     leases_of,
@@ -27,7 +28,8 @@ def group_lease(tables: Tables) -> DataFrame:
         return tables.worked.select(*evidence())
     takes = settled(takes_of(tables.worked))
     leases = settled(leases_of(takes))
-    return _shared(takes, leases).unionByName(_jumps(tables, leases))
+    jumps, foreign = _jumps(tables, leases), _foreign(takes, leases)
+    return _shared(takes, leases).unionByName(jumps).unionByName(foreign)
 
 
 def _shared(takes: DataFrame, leases: DataFrame) -> DataFrame:
@@ -73,4 +75,19 @@ def _jumps(tables: Tables, leases: DataFrame) -> DataFrame:
         with_application(doubtful, tables)
         .where(~F.col("is_application"))
         .select(*evidence(**named("jump"), operations=F.array("most.seen")))
+    )
+
+
+def _foreign(takes: DataFrame, leases: DataFrame) -> DataFrame:
+    """Find acks that were accepted of who was never given that lease."""
+    whose = [F.col("its_epoch").eqNullSafe(F.col("epoch"))]
+    names = (*LEASE, "client_id")
+    whose += [F.col(name) == F.col(f"its_{name}") for name in names]
+    own = leases.select(*(F.col(name).alias(f"its_{name}") for name in (*names, "epoch")))
+    return (
+        accepted_of(takes)
+        .join(own, whose, "leftanti")
+        .groupBy(*ID)
+        .agg(F.min("seen").alias("seen"))
+        .select(*evidence(**named("foreign"), operations=F.array("seen")))
     )

@@ -7,6 +7,7 @@ from pyspark.sql.window import Window as W
 from analytics.common import intervals
 from analytics.common.schema import evidence
 from analytics.common.table_store import is_never_any, settled
+from analytics.tables.group_standing import lasting
 from analytics.tables.groups import (
     GROUP,
     acks_of,
@@ -16,7 +17,6 @@ from analytics.tables.groups import (
     named,
     takes_of,
 )
-from analytics.tables.runs import acknowledged_runs
 from analytics.tables.tables import Tables, with_application
 
 
@@ -39,7 +39,7 @@ def group_lost(tables: Tables) -> DataFrame:
     )
     place = F.row_number().over(W.partitionBy(*GROUP).orderBy("id"))
     return (
-        _lasting(intervals.exploded(missing, "id"), tables)
+        lasting(intervals.exploded(missing, "id"), tables)
         .withColumn("run", F.col("id") - place)
         .groupBy(*GROUP, "made_by", "run")
         .agg(F.min("id").alias("id"), F.max("id").alias("other_id"))
@@ -51,19 +51,6 @@ def group_lost(tables: Tables) -> DataFrame:
             )
         )
     )
-
-
-def _lasting(missing: DataFrame, tables: Tables) -> DataFrame:
-    """Return the ids that can't have expired: in a topic in which some do, those known not to."""
-    topics = F.broadcast(tables.expiring)
-    stored = acknowledged_runs(tables.puts).join(topics, ["run_id", "topic"], "leftsemi")
-    if is_never_any(stored):
-        return missing.join(topics, ["run_id", "topic"], "leftanti")
-    ids = stored.withColumn("id", F.explode(F.sequence("first", "last")))
-    is_its = F.exists("expires", lambda run: F.col("id").between(run[0], run[1]))
-    known = ids.where(~F.coalesce(is_its, F.lit(False))).select("run_id", "topic", "id").distinct()
-    others = missing.join(topics, ["run_id", "topic"], "leftanti")
-    return others.unionByName(missing.join(known, ["run_id", "topic", "id"], "leftsemi"))
 
 
 def _judged(tables: Tables) -> DataFrame:
@@ -78,8 +65,15 @@ def _judged(tables: Tables) -> DataFrame:
         .groupBy("run_id", "topic")
         .agg(F.max("last_id").alias("purged_id"))
     )
+    groups = _with_floors(groups, tables)
     judged = F.col("stood") & F.col("start").isNotNull() & ~F.col("is_application")
     return groups.where(judged & ~is_open).join(F.broadcast(purged), ["run_id", "topic"], "left")
+
+
+def _with_floors(groups: DataFrame, tables: Tables) -> DataFrame:
+    """Let what a node has collected count as settled."""
+    known = groups.join(F.broadcast(tables.collected), ["run_id", "topic"], "left")
+    return known.withColumn("until", F.greatest("until", "floor")).drop("floor")
 
 
 def _explained(tables: Tables, groups: DataFrame, takes: DataFrame) -> DataFrame:

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.common.schema import evidence
+from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.groups import (
     GROUP,
@@ -14,7 +14,9 @@ from analytics.tables.groups import (
     leases_of,
     named,
     takes_of,
+    unmoved,
 )
+from analytics.tables.runs import one_host
 from analytics.tables.tables import Tables
 
 
@@ -31,6 +33,7 @@ def group_order(tables: Tables) -> DataFrame:
         .unionByName(_twice(accepted))
         .unionByName(_attempts(leases))
         .unionByName(_tokens(of_standing))
+        .unionByName(_settled_before(tables, stood, of_standing))
     )
 
 
@@ -63,14 +66,18 @@ def _twice(accepted: DataFrame) -> DataFrame:
 
 
 def _attempts(leases: DataFrame) -> DataFrame:
-    """Find leases whose attempt is not above that of an older one."""
+    """Find leases whose attempt is not above that of an older one, or not that of the same one."""
     older = leases.select(
         *ID,
         F.col("token").alias("old_token"),
         F.col("attempt").alias("old_attempt"),
         F.col("seen").alias("old_seen"),
     )
-    is_back = (F.col("old_token") < F.col("token")) & (F.col("old_attempt") >= F.col("attempt"))
+    is_older = F.col("old_token") < F.col("token")
+    is_same = F.col("old_token") == F.col("token")
+    is_back = (is_older & (F.col("old_attempt") >= F.col("attempt"))) | (
+        is_same & (F.col("old_attempt") != F.col("attempt"))
+    )
     return (
         leases.join(older, list(ID))
         .where(is_back)
@@ -127,4 +134,42 @@ def _tokens(takes: DataFrame) -> DataFrame:
         .groupBy(*GROUP, F.col("token").alias("id"))
         .agg(F.min(F.struct("one", "other")).alias("proof"))
         .select(*evidence(**named("token"), operations=F.array("proof.one", "proof.other")))
+    )
+
+
+def _settled_before(tables: Tables, stood: DataFrame, takes: DataFrame) -> DataFrame:
+    """Find what was leased, or open, after somebody was told that all up to it is settled."""
+    made = settled(
+        unmoved(tables.worked.where(F.col("group").isNotNull()))
+        .where((F.col("f") == "group") & (F.col("outcome") == "ok") & F.col("last_id").isNotNull())
+        .join(F.broadcast(stood), list(GROUP), "leftsemi")
+        .select(*GROUP, "last_id", "invoke_ns", "end_ns", one_host(), operation().alias("seen"))
+    )
+    told = made.select(
+        *(F.col(name).alias(f"told_{name}") for name in (*GROUP, "at")),
+        F.col("last_id").alias("told_id"),
+        F.col("end_ns").alias("told_ns"),
+        F.col("seen").alias("told"),
+    )
+    same = [F.col(name) == F.col(f"told_{name}") for name in (*GROUP, "at")]
+    back = (
+        made.join(F.broadcast(told), same)
+        .where((F.col("told_ns") < F.col("invoke_ns")) & (F.col("told_id") > F.col("last_id")))
+        .withColumns({"id": F.col("last_id"), "word": F.lit("back")})
+    )
+    step = W.partitionBy(*GROUP, "step")
+    begun = takes.withColumn("invoke_ns", F.min("invoke_ns").over(step))
+    leased = (
+        leases_of(begun)
+        .join(F.broadcast(told), same)
+        .where((F.col("told_ns") < F.col("invoke_ns")) & (F.col("told_id") >= F.col("id")))
+        .withColumn("word", F.lit("settled"))
+    )
+    columns = (*ID, "word", "told", "seen")
+    return (
+        back.select(*columns)
+        .unionByName(leased.select(*columns))
+        .groupBy(*ID, "word")
+        .agg(F.min(F.struct("told", "seen")).alias("proof"))
+        .select(*evidence(**named(F.col("word")), operations=F.array("proof.told", "proof.seen")))
     )

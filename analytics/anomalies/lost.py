@@ -7,6 +7,7 @@ from pyspark.sql.window import Window as W
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
+from analytics.tables.group_standing import unstored_of
 from analytics.tables.lives import EVER, FOREVER
 from analytics.tables.owed import is_passed, with_cut
 from analytics.tables.runs import one_host
@@ -233,10 +234,12 @@ def _unstored(tables: Tables) -> DataFrame:
         operation().alias("put"),
     )
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    columns = (*OWNER, "producer", "first_counter", "last_counter", "put", "made_by")
+    by_lives = settled(puts).join(F.broadcast(tables.lives), list(TIMELINE)).where(stood)
+    by_groups = unstored_of(tables).withColumnsRenamed({"group": "client_id", "made": "made_by"})
     return (
-        settled(puts)
-        .join(F.broadcast(tables.lives), list(TIMELINE))
-        .where(stood)
+        by_lives.select(*columns)
+        .unionByName(by_groups.select(*columns))
         .withColumn("counter", F.explode(F.sequence("first_counter", "last_counter")))
         .groupBy(*OWNER, "producer", "counter")
         .agg(F.min(F.struct("put", "made_by")).alias("proof"))

@@ -15,7 +15,8 @@ TOLD = (*ROW, "first", "last", "gone_as", "end_ns")
 
 
 def purge(tables: Tables) -> DataFrame:
-    """Find answers that say more than was purged, and answers of what was purged before.
+    """Find answers that say more than was purged, answers of what was purged before, and of what
+    somebody had been told is gone.
 
     The purges of an application's cluster stand in no record of it: what it is told is believed.
     What is said to have expired is held against what its PUT asked for, where that is on record; so
@@ -33,6 +34,7 @@ def purge(tables: Tables) -> DataFrame:
         unsaid.unionByName(_kept(tables))
         .unionByName(_of_expiry(expired, tables))
         .unionByName(_of_expiry(gaps, tables))
+        .unionByName(_alive(tables))
     )
 
 
@@ -86,15 +88,49 @@ def _of_expiry(told: DataFrame, tables: Tables) -> DataFrame:
 
 def _kept(tables: Tables) -> DataFrame:
     done = _purges(tables, "purged")
+    return _given_of(tables, done, "kept")
+
+
+def _alive(tables: Tables) -> DataFrame:
+    """Find what was given to anybody after somebody had been told that it is gone. What expires
+    does so by a leader's clock: the next one's may be behind.
+    """
+    told = with_application(tables.gets.where("tells_of_purge"), tables)
+    is_gap = (F.col("gone_as") == "gap") & ~F.col("is_application")
+    gaps = told.where(is_gap).join(F.broadcast(tables.expiring), ["run_id", "topic"], "leftanti")
+    told = told.where(F.col("gone_as") == "purged").select(gaps.columns).unionByName(gaps)
+    told = told.select(
+        F.col("run_id").alias("purge_run_id"),
+        F.col("topic").alias("purge_topic"),
+        one_host().alias("purge_at"),
+        F.col("last").alias("purge_id"),
+        F.col("end_ns").alias("purge_ns"),
+    )
+    return _given_of(tables, told, "alive")
+
+
+def _given_of(tables: Tables, gone: DataFrame, word: str) -> DataFrame:
+    """Return the evidence of GETs and TAKEs that brought what was gone before they were sent."""
+    gone = settled(gone)
     brought = tables.gets.where(~F.col("tells_of_purge") & F.col("first").isNotNull())
     rows = brought.select(*ROW, F.col("first").alias("id"), "invoke_ns", one_host())
+    lowest = F.array_min(F.transform("leases", lambda run: run[0]))
+    takes = tables.worked.where((F.col("f") == "take") & (F.col("outcome") == "ok")).select(
+        *KEY,
+        F.col("group").alias("client_id"),
+        "topic",
+        lowest.alias("id"),
+        "invoke_ns",
+        one_host(),
+    )
+    both = rows.unionByName(takes.where(F.col("id").isNotNull()))
     same = [F.col(name) == F.col(f"purge_{name}") for name in ("run_id", "topic", "at")]
-    gone = [*same, F.col("id") <= F.col("purge_id"), F.col("purge_ns") < F.col("invoke_ns")]
+    met = [*same, F.col("id") <= F.col("purge_id"), F.col("purge_ns") < F.col("invoke_ns")]
     return (
-        rows.join(F.broadcast(done), gone)
+        both.join(F.broadcast(gone), met)
         .groupBy(*ROW, "id")
         .agg(F.max("purge_id").alias("gone"))
-        .select(*_evidence("kept", F.col("gone")))
+        .select(*_evidence(word, F.col("gone")))
     )
 
 

@@ -6,8 +6,9 @@ from pyspark.sql import functions as F
 from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables import as_of
-from analytics.tables.runs import acknowledged_runs, one_host
-from analytics.tables.tables import Tables
+from analytics.tables.following import known_of, silent_of
+from analytics.tables.runs import one_host
+from analytics.tables.tables import Tables, with_application
 
 TIMELINE = ("run_id", "topic", "at")
 
@@ -21,10 +22,17 @@ def stale_read(tables: Tables) -> DataFrame:
     `other_id` the cursor or the start. A GET need not know of what lies below its subscription.
     Clocks are compared, so only on one host.
     """
-    known = settled(_known(tables))
+    known = settled(known_of(tables.puts, tables.gets))
     nothing = _above_starts(as_of.overtaken(_empty_answers(tables), known, TIMELINE), tables.acts)
     reached = known.unionByName(_claimed(tables.doubts.claims))
     below = as_of.overtaken(_new_starts(tables), reached, TIMELINE)
+    silent = silent_of(tables.lives, tables.puts, tables.gets, tables.acts)
+    silent = with_application(silent, tables).where(~F.col("is_application"))
+    nothing = nothing.unionByName(
+        silent.withColumns(
+            {"known": F.lit(None).cast("bigint"), "detail": F.lit("nothing")}
+        ).select(*nothing.columns)
+    )
     return nothing.unionByName(below).select(
         *evidence(
             run_id=F.col("run_id"),
@@ -36,16 +44,6 @@ def stale_read(tables: Tables) -> DataFrame:
             operations=F.array(operation("mark.process", "mark.op_id"), operation()),
         )
     )
-
-
-def _known(tables: Tables) -> DataFrame:
-    value = F.struct(F.col("last").alias("value"), "process", "op_id").alias("mark")
-    given = tables.gets.where(F.col("last").isNotNull() & F.col("topic").isNotNull())
-    marks = [
-        table.select("run_id", "topic", one_host(), F.col("end_ns").alias("t_ns"), value)
-        for table in (acknowledged_runs(tables.puts), given)
-    ]
-    return marks[0].unionByName(marks[1])
 
 
 def _claimed(claims: DataFrame) -> DataFrame:
@@ -84,8 +82,10 @@ def _empty_answers(tables: Tables) -> DataFrame:
 
 
 def _new_starts(tables: Tables) -> DataFrame:
-    begun = (F.col("f") == "sub") & (F.col("outcome") == "ok") & ~F.col("resumed")
-    return tables.controls.where(begun).select(*_ask("start_id", "start"))
+    begun = (F.col("outcome") == "ok") & ~F.col("resumed") & F.col("start").isNull()
+    subs = tables.controls.where((F.col("f") == "sub") & begun).select(*_ask("start_id", "start"))
+    groups = tables.worked.where((F.col("f") == "group") & begun).select(*_ask("last_id", "start"))
+    return subs.unionByName(groups)
 
 
 def _ask(known: str, detail: str) -> list[Column]:

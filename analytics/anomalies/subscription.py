@@ -3,14 +3,18 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
-from analytics.common.table_store import settled
-from analytics.tables.lives import EVER
-from analytics.tables.runs import one_host
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.following import WILD, asked_of_any, followed_of, has, new_of, silent_of
+from analytics.tables.group_standing import of_groups
+from analytics.tables.lives import EVER, FOREVER
+from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables
 
-HOME = ("run_id", "client_id", "topic", "at")
+OWNER = ("run_id", "client_id", "topic")
+HOME = (*OWNER, "at")
 
 
 def subscription(tables: Tables) -> DataFrame:
@@ -35,6 +39,9 @@ def subscription(tables: Tables) -> DataFrame:
         .unionByName(_unsubscribed(tables))
         .unionByName(other)
         .unionByName(excessive)
+        .unionByName(_begun_elsewhere(tables))
+        .unionByName(_missed(tables))
+        .unionByName(of_groups(tables))
     )
 
 
@@ -61,10 +68,19 @@ def _kept(tables: Tables) -> DataFrame:
     )
     followers = settled(
         tables.acts.where((F.col("f") == "sub") & F.col("topic").rlike("[*>]"))
-        .select("run_id", "client_id")
+        .select(
+            F.col("run_id").alias("their_run_id"),
+            F.col("client_id").alias("their_client_id"),
+            F.col("topic").alias("pattern"),
+        )
         .distinct()
     )
-    subs = subs.join(followers, ["run_id", "client_id"], "leftanti")  # what a pattern has begun
+    of_pattern = [
+        F.col("run_id") == F.col("their_run_id"),
+        F.col("client_id") == F.col("their_client_id"),
+        has(F.col("pattern"), F.col("topic")),
+    ]
+    subs = subs.join(F.broadcast(followers), of_pattern, "leftanti")
     gone = tables.acts.where((F.col("f") == "unsub") & (F.col("outcome") == "ok")).select(
         *HOME, "from_ns", F.col("end_ns").alias("gone_ns")
     )
@@ -89,6 +105,133 @@ def _kept(tables: Tables) -> DataFrame:
     may_stand = (F.col("at") != F.col("other_at")) | ~(is_later | is_over)
     stood = [*same, is_another, may_stand]
     return known.join(others, stood, "leftanti").select(*_evidence("kept"))
+
+
+def _begun_elsewhere(tables: Tables) -> DataFrame:
+    """Return the evidence of new subscriptions that do not begin where their SUB said."""
+    new = (F.col("outcome") == "ok") & ~F.col("resumed") & F.col("start_id").isNotNull()
+    subs = settled(
+        tables.controls.where(F.col("start").isNotNull() & new).select(
+            *(*KEY, "client_id", "topic", "start", "start_id", "invoke_ns", "end_ns"), one_host()
+        )
+    )
+    if is_never_any(subs):
+        return subs.select(*_evidence("start"))
+    at_id = subs.where(F.col("start").rlike("^[0-9]+$"))
+    wrong = at_id.where(F.col("start").cast("bigint") - 1 != F.col("start_id"))
+    columns = subs.columns
+    gets = tables.gets.where(F.col("first").isNotNull() & ~F.col("tells_of_purge")).select(
+        "run_id", "topic", one_host(), F.col("first").alias("given"), F.col("invoke_ns").alias("ns")
+    )
+    kept = (F.col("ns") > F.col("end_ns")) & (F.col("given") <= F.col("start_id"))
+    too_late = (
+        gets.join(F.broadcast(subs.where(F.col("start") == "earliest")), ["run_id", "topic", "at"])
+        .where(kept)
+        .select(*columns)
+        .distinct()
+    )
+    at_time = subs.where(F.col("start").rlike("^@[0-9]+$")).withColumn(
+        "from_ms", F.substring("start", 2, 20).cast("bigint")
+    )
+    runs = tables.told.select("run_id", "topic", F.explode("times").alias("run"))
+    ends = runs.select(
+        *("run_id", "topic"), F.explode(F.array(F.col("run")[0], F.col("run")[1])).alias("id"),
+        F.col("run")[2].alias("at_ms"),
+    )  # fmt: skip
+    ends = ends.groupBy("run_id", "topic", "id").agg(F.min("at_ms").alias("at_ms"))
+    older = (F.col("id") > F.col("start_id")) & (F.col("at_ms") < F.col("from_ms"))
+    timed = settled(ends.join(F.broadcast(at_time), ["run_id", "topic"]).where(older))
+    known = (
+        acknowledged_runs(tables.puts)
+        .select("run_id", "topic", "host", "first", "last", "end_ns")
+        .unionByName(tables.deliveries.select("run_id", "topic", "host", "first", "last", "end_ns"))
+        .select("run_id", "topic", one_host(), "first", "last", F.col("end_ns").alias("known_ns"))
+    )
+    inside = F.col("id").between(F.col("first"), F.col("last"))
+    too_early = (
+        timed.join(known, ["run_id", "topic", "at"])
+        .where(inside & (F.col("known_ns") < F.col("invoke_ns")))
+        .select(*columns)
+        .distinct()
+    )
+    rows = wrong.unionByName(too_late).unionByName(too_early)
+    return rows.select(*_evidence("start"))
+
+
+def _missed(tables: Tables) -> DataFrame:
+    """Return the evidence of what a pattern has, and its subscriber was not given."""
+    followed = followed_of(tables.lives, tables.puts, tables.gets, tables.acts, tables.applications)
+    if is_never_any(followed):
+        return (
+            followed.select(*KEY[:1], *OWNER[1:])
+            .withColumns({"process": F.lit(""), "op_id": F.lit(0)})
+            .select(*_evidence("missed"))
+        )
+    new = settled(new_of(followed, tables.puts))
+    silent = silent_of(new, tables.puts, tables.gets, tables.acts)
+    rows = _unheard(followed, tables).unionByName(_begun_above(new, tables))
+    return rows.unionByName(silent.select(*rows.columns)).distinct().select(*_evidence("missed"))
+
+
+def _unheard(followed: DataFrame, tables: Tables) -> DataFrame:
+    """Return the PUTs that found nobody, though a pattern has their topic and its subscriber asked
+    afterwards, and was told of no lack of room.
+    """
+    nowhere = (F.col("outcome") == "ok") & (F.col("first_id") == 0) & ~F.col("duplicate")
+    puts = tables.puts.where(nowhere).select(
+        *KEY, "topic", one_host(), "invoke_ns", F.col("end_ns").alias("put_ns")
+    )
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("put_ns") < F.col("until_ns"))
+    unheard = settled(puts.join(F.broadcast(followed), ["run_id", "topic", "at"]).where(stood))
+    asked = asked_of_any(tables.gets).select(
+        *("run_id", "client_id"), one_host(), F.col("invoke_ns").alias("ask_ns"),
+        F.col("end_ns").alias("told_ns"),
+    )  # fmt: skip
+    later = (F.col("ask_ns") > F.col("put_ns")) & (F.col("told_ns") < F.col("until_ns"))
+    answered = (
+        unheard.join(asked, ["run_id", "client_id", "at"])
+        .where(later)
+        .groupBy(*unheard.columns)
+        .agg(F.max("told_ns").alias("told_ns"))
+    )
+    again = tables.acts.where((F.col("f") == "sub") & F.col("topic").rlike(WILD)).select(
+        F.col("run_id").alias("its_run_id"),
+        F.col("client_id").alias("its_client_id"),
+        F.col("at").alias("its_at"),
+        F.col("from_ns").alias("its_ns"),
+        F.coalesce("end_ns", F.lit(FOREVER)).alias("its_end_ns"),
+    )
+    meets = (F.col("its_ns") < F.col("told_ns")) & (F.col("its_end_ns") > F.col("invoke_ns"))
+    same = [F.col(name) == F.col(f"its_{name}") for name in ("run_id", "client_id")]
+    excused = [*same, (F.col("its_at") != F.col("at")) | meets]
+    return answered.join(again, excused, "leftanti").select(*KEY, *OWNER[1:])
+
+
+def _begun_above(new: DataFrame, tables: Tables) -> DataFrame:
+    """Return the SUBs that a pattern brought, and that begin above what their client never got."""
+    brought = (F.col("f") == "sub") & (F.col("outcome") == "ok") & F.col("resumed")
+    subs = tables.controls.where(brought & F.col("start_id").isNotNull()).select(
+        *(*KEY, "client_id", "topic", "start_id", "invoke_ns", "end_ns"), one_host()
+    )
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    lives = new.select(*OWNER, "at", "begun_ns", "until_ns")
+    heard = settled(subs.join(F.broadcast(lives), [*OWNER, "at"]).where(stood))
+    keys = (*OWNER, "process", "op_id")
+    places = only(tables.places, heard, ("run_id", "topic")).select(
+        "run_id", "topic", "first", "last"
+    )
+    wanted = (
+        places.join(F.broadcast(heard), ["run_id", "topic"])
+        .withColumn("last", F.least("last", "start_id"))
+        .where(F.col("first") <= F.col("last"))
+        .select(*keys, "first", "last")
+    )
+    came = only(tables.deliveries, heard, OWNER).select(*OWNER, "first", "last")
+    cover = came.join(F.broadcast(heard.select(*keys)), list(OWNER)).select(*keys, "first", "last")
+    lacking = intervals.uncovered(
+        settled(intervals.split(wanted)), settled(intervals.split(cover)), keys
+    )
+    return lacking.select(*KEY, *OWNER[1:]).distinct()
 
 
 def _unsubscribed(tables: Tables) -> DataFrame:

@@ -31,12 +31,6 @@ class CheckSpec:
     needs_whole: Part | None = None
 
 
-# Checks that take it that a subscriber reads a topic once, in order, from where it subscribed. Of a
-# client that has begun elsewhere, or sought, they prove nothing: what it reads again it asked for.
-OF_ONE_READING: Final = frozenset(
-    {"lost", "gap", "duplicate_delivered", "stale_read", "cursor_regression", "subscription"}
-)
-
 CLAIMS: Final[Mapping[str, CheckSpec]] = {
     "lost": CheckSpec(
         "a stored publication never reached a subscriber that was owed it, though it got later ones"
@@ -96,23 +90,26 @@ CLAIMS: Final[Mapping[str, CheckSpec]] = {
         needs_whole=Part.HISTORY,  # what was delivered
     ),
     "subscription": CheckSpec(
-        "a subscription that stood was forgotten or denied, one that did not stand was answered, or"
-        " an answer is of another topic or longer than was asked for",
+        "a subscription or a group that stood was forgotten or denied, one that did not stand was"
+        " answered, one begins elsewhere than was said, a pattern missed a topic, or an answer is"
+        " of another topic or longer than was asked for",
         needs_whole=Part.HISTORY,  # the SUB that made it, or the UNSUB that ended it
     ),
     "purge": CheckSpec(
         "a subscriber was told that publications are purged which no purge had named (unsaid), or"
-        " was given what one had removed before (kept)",
+        " somebody was given what one had removed before (kept), or what somebody had been told is"
+        " gone (alive)",
         needs_whole=Part.HISTORY,  # the row of the purge
     ),
     "group_order": CheckSpec(
         "what a group's worker has acknowledged is leased again (again), an ack of a lost lease was"
         " accepted (late), or two of one (twice); or attempts or tokens do not go up (attempt,"
-        " token)"
+        " token), or what was said to be settled is given or open again (settled, back)"
     ),
     "group_lease": CheckSpec(
-        "a publication was leased to another while a lease of it held (shared), or more attempts"
-        " are missing than can have been given unseen (jump)",
+        "a publication was leased to another while a lease of it held (shared), more attempts are"
+        " missing than can have been given unseen (jump), or the ack of who never had that lease"
+        " was accepted (foreign)",
         needs_whole=Part.HISTORY,  # the nak that gave it back, the TAKE that was given it
     ),
     "group_lost": CheckSpec(
@@ -120,14 +117,23 @@ CLAIMS: Final[Mapping[str, CheckSpec]] = {
         " letter",
         needs_whole=Part.HISTORY,  # the ack
     ),
+    "group_content": CheckSpec(
+        "a group's worker was given what does not check out (corrupt), what nobody put (phantom),"
+        " what had failed (aborted) or was not sent yet (future), another publication than others"
+        " under that id (other), or one that stands under two (twice)",
+        needs_names=True,
+        needs_whole=Part.HISTORY,  # the PUT
+    ),
     "key_order": CheckSpec(
         "key order broken: a group that is ordered by key gave a publication with another one of"
         " its key (together), before that was given for the last time (again), or before it was"
         " acknowledged (held)"
     ),
     "dead_letter": CheckSpec(
-        "a dead letter stands twice (twice), or its publication was acknowledged or is leased again"
-        " (acknowledged, leased)"
+        "a dead letter stands twice (twice), its publication was acknowledged or is leased again"
+        " (acknowledged, leased), was given too seldom (early), or it stands in another topic than"
+        " the group's (elsewhere)",
+        needs_whole=Part.HISTORY,  # the TAKE that was given it
     ),
     "fencing": CheckSpec("an operation succeeded after a newer process had taken over"),
     "term_order": CheckSpec(

@@ -47,8 +47,11 @@ OPERATION: Final = (
     ("ordered_by_key", "BOOLEAN"),  # of a group's invoke
     ("keyed", "ARRAY<BIGINT>"),  # of a TAKE's answer
     ("keys", "STRING"),
+    *((name, "STRING") for name in ("start", "dead_letter")),  # of an invoke
 )
-OF_INVOKE: Final = ("group", "number", "max_attempts", "acks", "ordered_by_key")
+OF_INVOKE: Final = (
+    *("group", "number", "max_attempts", "acks", "ordered_by_key", "start", "dead_letter"),
+)
 OF_ANSWER: Final = (
     *("cursor", "resumed", "times", "token", "left_ms", "leases", "lost", "letters"),
     *("keyed", "keys"),
@@ -212,7 +215,7 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
     is_end = (F.col("type") != "invoke") & ~is_single
     put, ok = f == "put", is_end & (F.col("outcome") == "ok")
     came = F.size(F.coalesce("items", F.array())) + F.size(F.coalesce("corrupt", F.array()))
-    delivered = ok & (f == "get")
+    delivered, took = ok & (f == "get"), ok & (f == "take")
     both = F.array(F.lit("invoke"), F.col("outcome"))
     types = F.when(is_single, F.array("outcome")).otherwise(both)
     t_ns = F.when(is_end, F.col("end_ns")).otherwise(F.col("invoke_ns"))
@@ -220,7 +223,7 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
     last_id = (
         F.when(~is_end & (f == "get"), F.col("asked"))
         .when(ok & ~f.isin("get", "take") | some, F.coalesce("first_id", F.lit(0)))
-        .when(f == "purged", F.col("first_id"))
+        .when(f.isin("purge", "purged"), F.col("first_id"))
         .cast("bigint")
     )
     return operations.withColumn("type", F.explode(types)).select(
@@ -235,13 +238,13 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.when(put, F.col("counter")).alias("counter"),
         F.when(put, F.coalesce("count", F.lit(1)))
         .when(delivered, came)
-        .when(ok & (f == "take"), _leased())
+        .when(took, _leased())
         .cast("bigint")
         .alias("count"),
         F.when(ok & put | some, F.col("first_id")).alias("first_id"),
         last_id.alias("last_id"),
         *(
-            F.when(delivered & (F.size(name) > 0), F.col(name)).alias(name)
+            F.when((delivered | took) & (F.size(name) > 0), F.col(name)).alias(name)
             for name in ("items", "corrupt")
         ),
         F.when(is_end, F.col("error")).alias("error"),
@@ -250,7 +253,7 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.coalesce("phase", F.lit("steady")).alias("phase"),
         F.when(is_end, F.col("invoke_ns")).alias("invoke_ns"),
         F.when(is_end, F.col("asked")).alias("asked"),
-        F.when(f.isin("get", "take"), 1).cast("bigint").alias("max_count"),
+        F.when(f == "get", 1).when(f == "take", 9).cast("bigint").alias("max_count"),
         "epoch",
         *(F.when(~is_end, F.col(name)).alias(name) for name in OF_INVOKE),
         *(F.when(ok, F.col(name)).alias(name) for name in OF_ANSWER),

@@ -485,6 +485,14 @@ def subscription_forgotten(scene: Scene, victim: Victim) -> None:
 
 
 @plant
+def subscription_start(scene: Scene, victim: Victim) -> None:
+    """Who asks for what follows an id is given what follows the next one."""
+    newcomer = Newcomer(scene, victim)
+    newcomer.subscribes(start=str(newcomer.reached))
+    newcomer.leaves()
+
+
+@plant
 def subscription_kept(scene: Scene, victim: Victim) -> None:
     """Who left and subscribes again is told that the subscription stands."""
     newcomer = Newcomer(scene, victim)
@@ -544,7 +552,7 @@ def cursor_regression_answered(scene: Scene, victim: Victim) -> int:
 def cursor_regression_ahead(scene: Scene, victim: Victim) -> int:
     """A subscriber that was given nothing subscribes again: its cursor has moved."""
     newcomer = Newcomer(scene, victim)
-    newcomer.subscribes(first_id=newcomer.reached - 1)
+    newcomer.subscribes(first_id=newcomer.reached - 1, start=str(newcomer.reached))
     newcomer.subscribes(resumed=True, cursor=newcomer.reached)
     newcomer.leaves()
     return newcomer.reached
@@ -568,15 +576,22 @@ LEFT_MS: Final = 1_000  # of a lease: longer than what a newcomer does takes
 
 
 class GroupWorker(Newcomer):
-    """A newcomer that works in a group of its own, which it makes behind what is `reached`.
+    """A newcomer that works in a group of its own, which begins with the last `count` ids up to
+    what is `reached`.
 
-    All that it says is so until a plant breaks it; at the end the group is settled.
+    All that it says is so until a plant breaks it; at the end the group is settled. A purge that
+    takes nothing says that what the made-up nodes have collected is not what all have passed: the
+    group's cursor would have held it.
     """
 
-    def __init__(self, scene: Scene, victim: Victim, **said: Any) -> None:
+    def __init__(self, scene: Scene, victim: Victim, count: int = 1, **said: Any) -> None:
         super().__init__(scene, victim)
         self.group, self._number = f"group-{victim.place}", 0
-        self.made(self.reached - 1, resumed=False, **said)
+        if "max_attempts" in said:
+            said["dead_letter"] = self._like["topic"]
+        below = self.reached - count
+        self.does("purge", outcome="info", phase="steady", first_id=0)
+        self.made(below, resumed=False, start=str(below + 1), **said)
 
     def made(self, settled_id: int, **said: Any) -> None:
         """Make the group, or ask up to where it is settled."""
@@ -650,12 +665,23 @@ def group_order_attempt(scene: Scene, victim: Victim) -> int:
 @plant
 def group_order_token(scene: Scene, victim: Victim) -> int:
     """A later take has a lower token: the one that was lost to it is known by that."""
-    worker = GroupWorker(scene, victim)
+    worker = GroupWorker(scene, victim, count=2)
     worker.takes(7, 1)
-    worker.takes(5, 1, leases=[[worker.reached + 1, worker.reached + 1, 1]])
+    worker.takes(5, 1, leases=[[worker.reached - 1, worker.reached - 1, 1]])
     worker.acknowledges(7)
     worker.ends()
     return 5
+
+
+@plant
+def group_order_settled(scene: Scene, victim: Victim) -> int:
+    """What is settled is given again: it was acknowledged, too."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.acknowledges(1)
+    worker.made(worker.reached)
+    scene.also("group_order", worker.takes(2, 2), worker.reached)
+    return worker.ends()
 
 
 @plant
@@ -678,6 +704,25 @@ def group_lease_jump(scene: Scene, victim: Victim) -> int:
 
 
 @plant
+def group_lease_foreign(scene: Scene, victim: Victim) -> int:
+    """An acknowledgment by a token that nobody has is accepted."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.acknowledges(9)
+    return worker.ends()
+
+
+@plant
+def group_content(scene: Scene, victim: Victim) -> int:
+    """A worker is given what nobody put, where something else stands."""
+    worker = GroupWorker(scene, victim)
+    take = worker.takes(1, 1, items=[(worker.reached, worker.group, 1, 1)])
+    scene.also("group_content", take, worker.reached)
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
 def group_lost(scene: Scene, victim: Victim) -> int:
     """A group is settled, and what it gave was not acknowledged."""
     worker = GroupWorker(scene, victim)
@@ -689,11 +734,11 @@ def group_lost(scene: Scene, victim: Victim) -> int:
 @plant
 def key_order(scene: Scene, victim: Victim) -> int:
     """One is given while another of its key is held."""
-    worker = GroupWorker(scene, victim, ordered_by_key=True)
-    first, last, key = worker.reached, worker.reached + 1, "a" * 16
-    worker.takes(1, 1, keyed=[first], keys=key)
-    worker.takes(2, 1, leases=[[last, last, 1]], keyed=[last], keys=key)
-    worker.acknowledges(1)
+    worker = GroupWorker(scene, victim, count=2, ordered_by_key=True)
+    first, last, key = worker.reached - 1, worker.reached, "a" * 16
+    worker.takes(1, 1, leases=[[first, first, 1]], keyed=[first], keys=key)
+    worker.takes(2, 1, keyed=[last], keys=key)
+    worker.takes(acks=[[1, first, first]])
     worker.ends()
     return last
 
@@ -705,6 +750,15 @@ def dead_letter(scene: Scene, victim: Victim) -> int:
     worker.takes(1, 1)
     worker.buries()
     worker.buries(worker.reached + 1)
+    return worker.ends()
+
+
+@plant
+def dead_letter_early(scene: Scene, victim: Victim) -> int:
+    """What was given once of two times becomes a dead letter."""
+    worker = GroupWorker(scene, victim, max_attempts=2)
+    worker.takes(1, 1)
+    worker.buries()
     return worker.ends()
 
 

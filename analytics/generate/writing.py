@@ -154,7 +154,8 @@ def _counts(shape: Shape, scene: Scene) -> dict[str, int]:
     untouched = shape.publications - len(scene.touched)
     changed = scene.operations()
     acknowledged = sum(one["f"] == "put" and one["outcome"] == "ok" for one in changed)
-    came = (len(one["items"] or ()) + len(one["corrupt"] or ()) for one in changed)
+    gets = (one for one in changed if one["f"] == "get")
+    came = (len(one["items"] or ()) + len(one["corrupt"] or ()) for one in gets)
     return {
         "acknowledged": untouched - unknown + acknowledged,
         "delivered": untouched * shape.subscribers + sum(came),

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 
 from analytics.anomalies import CHECKS, Check
 from analytics.common import session
-from analytics.common.check_specs import OF_ONE_READING
 from analytics.common.progress import OnProgress, step, unheard
 from analytics.common.schema import EVIDENCE
 from analytics.common.storage import Place, place_of
@@ -117,8 +116,6 @@ def run_check(history: History, one: Check) -> CheckResult:
         return CheckResult(one.name, one.claim.meaning, 0, (), 0.0, not_judged=not_judged)
     try:
         evidence = one.find(history.tables)
-        if one.name in OF_ONE_READING:
-            evidence = _of_one_reading(evidence, history.tables.asides)
         count, witnesses = _smallest(history.keeper.evidence(one.name, evidence))
         error = None
     except Exception as failure:
@@ -129,18 +126,6 @@ def run_check(history: History, one: Check) -> CheckResult:
         error = remedy_of(history.keeper.cache, failure) or said
     seconds = time.monotonic() - begun_s
     return CheckResult(one.name, one.claim.meaning, count, witnesses, seconds, error)
-
-
-def _of_one_reading(evidence: DataFrame, asides: DataFrame) -> DataFrame:
-    """Leave out what is found of subscribers that have begun elsewhere than at the end, or sought.
-
-    A seek is on record an UNSUB and a SUB that says where it starts.
-    """
-    owner = ["run_id", "topic", "client_id"]
-    placed = asides.where((F.col("f") == "sub") & F.col("start").isNotNull())
-    return evidence.join(F.broadcast(placed.select(*owner).distinct()), owner, "leftanti").select(
-        *(name for name, _ in EVIDENCE)
-    )
 
 
 def _not_judged(history: History, one: Check) -> str | None:

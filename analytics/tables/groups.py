@@ -22,13 +22,13 @@ LEASE: Final = (*ID, "token")
 NO_GROUP: Final = ("not_subscribed", "unknown_topic")
 OF_INVOKE: Final = (
     *("group", "number", "max_count", "max_attempts", "lease_ms", "acks", "naks", "extends"),
-    *("start", "ordered_by_key"),
+    *("start", "ordered_by_key", "dead_letter"),
 )
 NS_OF_MS: Final = 1_000_000
 LEASE_MS: Final = 30_000  # of a group that says none
 OF_END: Final = (
     *("error", "attempt", "token", "leases", "lost", "left_ms", "last_id", "resumed", "letters"),
-    *("keyed", "keys"),
+    *("keyed", "keys", "items", "corrupt"),
 )
 BOTH: Final = ("client_id", "topic", "host", "epoch", "f")
 
@@ -137,7 +137,7 @@ def given_back_of(takes: DataFrame) -> DataFrame:
 
 def _said(takes: DataFrame, name: str) -> DataFrame:
     rows = takes.where(F.col("outcome") != "fail").withColumn("run", F.explode(name))
-    columns = ("client_id", "at", "step", "seen", "invoke_ns", "end_ns", "lost")
+    columns = ("client_id", "epoch", "at", "step", "seen", "invoke_ns", "end_ns", "lost")
     token, first, last = (F.col("run")[place] for place in range(3))
     return rows.select(
         *GROUP, *columns, token.alias("token"), first.alias("first"), last.alias("last")

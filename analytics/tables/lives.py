@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.common.schema import KEY, operation
+from analytics.common.schema import KEY, PURGES, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import OWNER, only, without
@@ -34,6 +34,7 @@ def acts_of(controls: DataFrame) -> DataFrame:
     """Return `acts`."""
     rows = controls.where(F.col("outcome") != "fail").select(
         *(*KEY, "client_id", "topic", "f", "outcome", "epoch", "end_ns", "start_id", "resumed"),
+        "start",
         one_host(),
         F.coalesce("invoke_ns", F.lit(EVER)).alias("from_ns"),
     )
@@ -136,10 +137,10 @@ def _looked_at(homes: DataFrame, subs: DataFrame, unsubs: DataFrame, gets: DataF
 
 
 def _acting_last(subs: DataFrame, unsubs: DataFrame) -> DataFrame:
-    """Return `subs`; of one that supersedes each UNSUB that may act during it, `from_ns` is its
-    end: they act before it, so none may act since.
+    """Return `subs`; of one that supersedes each UNSUB that may act during it, or is one seek with
+    it, `from_ns` is its end: they act before it, so none may act since.
     """
-    names = (*HOME, "process", "epoch", "outcome", "from_ns", "latest_ns")
+    names = (*HOME, "process", "op_id", "epoch", "outcome", "from_ns", "latest_ns", "end_ns")
     left = only(unsubs, subs, HOME).select(*(F.col(name).alias(f"left_{name}") for name in names))
     same = [F.col(name) == F.col(f"left_{name}") for name in HOME]
     during = (F.col("left_from_ns") < F.col("end_ns")) & (
@@ -151,10 +152,16 @@ def _acting_last(subs: DataFrame, unsubs: DataFrame) -> DataFrame:
         & (F.col("left_from_ns") < F.col("from_ns"))
         & ((F.col("left_process") == F.col("process")) | (F.col("left_epoch") < F.col("epoch")))
     )
+    is_next = (F.col("left_process") == F.col("process")) & (
+        F.col("left_op_id") + 1 == F.col("op_id")
+    )
+    overlaps = F.col("from_ns").between(
+        F.col("left_from_ns"), F.coalesce("left_end_ns", F.lit(FOREVER))
+    )
+    is_seek = F.col("start").isNotNull() & is_next & overlaps
+    is_before = F.coalesce(superseded, F.lit(False)) | F.coalesce(is_seek, F.lit(False))
     last = (
-        subs.join(left, [*same, during])
-        .groupBy(*KEY)
-        .agg(F.bool_and(F.coalesce(superseded, F.lit(False))).alias("is_last"))
+        subs.join(left, [*same, during]).groupBy(*KEY).agg(F.bool_and(is_before).alias("is_last"))
     )
     from_ns = F.when(F.col("is_last"), F.col("end_ns")).otherwise(F.col("from_ns"))
     return subs.join(last, list(KEY), "left").withColumn("from_ns", from_ns)
@@ -205,6 +212,29 @@ def _with_drains(lived: DataFrame, drained: DataFrame) -> DataFrame:
         .withColumn("passed", F.greatest("passed", "drained_id"))
         .drop("drained_id")
     )
+
+
+def collected_of(truth: DataFrame, asides: DataFrame, expiring: DataFrame) -> DataFrame:
+    """Return (run_id, topic, floor): up to where a node has collected a topic of which nothing is
+    purged, dropped, or expires.
+    """
+    purged = asides.where(F.col("f").isin(*PURGES)).select("run_id", "topic")
+    gone = purged.unionByName(expiring.select("run_id", "topic")).distinct()
+    return settled(
+        truth.where(F.col("kind") == "topic")
+        .join(F.broadcast(gone), ["run_id", "topic"], "leftanti")
+        .groupBy("run_id", "topic")
+        .agg(F.max("floor_id").alias("floor"))
+    )
+
+
+def with_floors(lives: DataFrame, floors: DataFrame) -> DataFrame:
+    """Return `lives`; one without an end has passed what was `collected_of` its topic as well."""
+    if is_never_any(floors):
+        return lives
+    floor = F.when((F.col("until_ns") == FOREVER) & (F.col("floor") > 0), F.col("floor"))
+    known = lives.join(F.broadcast(floors), ["run_id", "topic"], "left")
+    return known.withColumn("passed", F.greatest("passed", floor)).select(*lives.columns)
 
 
 def absences_of(acts: DataFrame, spans: DataFrame) -> DataFrame:

@@ -72,6 +72,7 @@ def doubts_of(
     answers: DataFrame,
     deliveries: DataFrame,
     controls: DataFrame,
+    worked: DataFrame,
     held: DataFrame,
     spans: DataFrame,
     lives: DataFrame,
@@ -82,7 +83,7 @@ def doubts_of(
     `held`: the places on the nodes' disks, split.
     """
     sessions = keep("doubtful_sessions", _sessions(spans, answers))
-    claims = keep("claims", claims_of(answers, controls))
+    claims = keep("claims", claims_of(answers, controls, worked))
     acks = acknowledged_runs(puts)
     stored = keep("stored", stored_of(acks, extents_of(answers, claims)))
     acknowledged = together(stored, TOPIC_BUCKET)
@@ -326,9 +327,10 @@ def _watches(
     return only(met, buckets, TOPIC_BUCKET).unionByName(missing)
 
 
-def claims_of(answers: DataFrame, controls: DataFrame) -> DataFrame:
-    """Return who said that a topic has reached an id that nobody was given with it: (run_id, topic,
-    at, value, end_ns, process, op_id) of cursors that GETs asked with, and of SUBs' starts.
+def claims_of(answers: DataFrame, controls: DataFrame, worked: DataFrame) -> DataFrame:
+    """Return who said that a topic has reached an id that no GET was given with it: (run_id, topic,
+    at, value, end_ns, process, op_id) of cursors that GETs asked with, of SUBs' starts, of groups'
+    cursors, and of what was leased.
     """
     beyond = F.col("asked") > F.coalesce("last", F.lit(-1))
     asked = answers.where((F.col("outcome") == "ok") & F.col("topic").isNotNull() & beyond)
@@ -338,8 +340,15 @@ def claims_of(answers: DataFrame, controls: DataFrame) -> DataFrame:
     return (
         asked.select(*columns, F.col("asked").alias("value"), *what)
         .unionByName(begun.select(*columns, F.col("start_id").alias("value"), *what))
+        .unionByName(_claimed_by_groups(worked).select(*columns, "value", *what))
         .where(F.col("value") > 0)
     )
+
+
+def _claimed_by_groups(worked: DataFrame) -> DataFrame:
+    leased = F.array_max(F.transform("leases", lambda run: run[1]))
+    value = F.when(F.col("f") == "group", F.col("last_id")).when(F.col("f") == "take", leased)
+    return worked.where(F.col("outcome") == "ok").withColumn("value", value)
 
 
 def extents_of(answers: DataFrame, claims: DataFrame) -> DataFrame:

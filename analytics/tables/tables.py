@@ -8,6 +8,7 @@ asides         the events that are of no PUT or GET, nor of what was handed over
 told           the ends that say when publications were stored, or which have keys and headers, or
                are dead letters
 expiring       the topics to which something was put that expires
+collected      up to where a node has collected a topic of which nothing is gone otherwise
 worked         one row a `group`, `ungroup` or `take`: what it says and was answered (groups.py)
 ends           one row a run: `end_ns`, when its last event was
 ticks          one row a millisecond in which PUTs were acknowledged: when first, when last
@@ -56,7 +57,7 @@ from analytics.intake.truth import Truth, sound
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
 from analytics.tables.garbage import uncollected_of
 from analytics.tables.groups import worked_of
-from analytics.tables.lives import absences_of, acts_of, lives_of
+from analytics.tables.lives import absences_of, acts_of, collected_of, lives_of, with_floors
 from analytics.tables.order import late_terms_of, maybe_late_of, sent_late_of, with_above
 from analytics.tables.owed import (
     below_of,
@@ -91,6 +92,7 @@ TICK_NS: Final = 1_000_000
 # Of an answer: it is one run and nothing else, and whose that is; else the array of its runs.
 OF_RUNS: Final = ("is_single", "producer", "shift", "pieces")
 LETTER: Final = "\u0018dead letter"  # `reason` of what is whole, and nobody put
+NO_ROOM: Final = "too_many"  # of a GET of any topic: a pattern has missed one
 DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may have lost its name
 
 
@@ -103,6 +105,7 @@ class Tables:
     asides: DataFrame
     told: DataFrame
     expiring: DataFrame
+    collected: DataFrame
     worked: DataFrame
     ends: DataFrame
     ticks: DataFrame
@@ -169,8 +172,12 @@ def build(
     journaled = keep("journaled", journaled_of(truth_rows))
     acts = keep("acts", acts_of(controls))
     spans = keep("spans", spans_of(answers))
-    lives = keep("lives", lives_of(acts, answers, spans, _drained_rows(asides)))
-    doubts = doubts_of(puts, answers, deliveries, controls, held, spans, lives, keep)
+    lived = lives_of(acts, answers, spans, _drained_rows(asides))
+    expiring = expiring_of(events)
+    expiring = keep("expiring", expiring if is_timed else none_of(expiring))
+    collected = keep("collected", collected_of(truth_rows, asides, expiring))
+    lives = keep("lives", with_floors(lived, collected))
+    doubts = doubts_of(puts, answers, deliveries, controls, worked, held, spans, lives, keep)
     seen = keep("seen_places", _seen_places(puts, deliveries, doubts))
     on_disks = only(held, doubts.buckets, TOPIC_BUCKET)
     unclear = keep("unclear_places", intervals.merged(seen.unionByName(on_disks), PLACE))
@@ -189,13 +196,13 @@ def build(
     standing = keep("standing", standing_of(puts, places, doubts))
     bound = keep("bound", bound_of(standing, puts))
     seen_in = (puts, answers, deliveries)
-    expiring = expiring_of(events)
     return Tables(
         puts=puts,
         gets=answers.drop(*OF_RUNS),
         asides=asides,
         told=keep("told", told_of(events) if is_timed else none_of(told_of(events))),
-        expiring=keep("expiring", expiring if is_timed else none_of(expiring)),
+        expiring=expiring,
+        collected=collected,
         worked=worked,
         ends=keep("ends", ends_of(tallies)),
         ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
@@ -313,6 +320,7 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         F.coalesce("handed_apart", F.lit(False)).alias("handed_apart"),
         "asked_topic",
         F.coalesce(_is_denied(), F.lit(False)).alias("is_denied"),
+        F.coalesce(F.col("error") == NO_ROOM, F.lit(False)).alias("is_full"),
         _is_excessive().alias("is_excessive"),
         "tells_of_purge",
         F.when(F.col("tells_of_purge"), F.col("error")).alias("gone_as"),
@@ -450,14 +458,18 @@ def handlings_of(events: DataFrame) -> DataFrame:
 
 
 def controls_of(events: DataFrame) -> DataFrame:
-    """Return `controls`. `start_id`: only later ids come; `cursor`: where the broker has it."""
+    """Return `controls`. `start_id`: only later ids come; `cursor`: where the broker has it;
+    `start`: where it was to begin, if it says so.
+    """
     columns = ("client_id", "session", "topic", "host", "epoch", "outcome", "invoke_ns", "end_ns")
     answered = (F.col("last_id").alias("start_id"), "resumed", "attempt", "cursor")
     made = [
         joined(events, f).select(*KEY, F.lit(f).alias("f"), *columns, *answered)
         for f in ("sub", "unsub")
     ]
-    return made[0].unionByName(made[1])
+    said = events.where((F.col("f") == "sub") & (F.col("type") == "invoke"))
+    starts = said.where(F.col("start").isNotNull()).select(*KEY, "start")
+    return made[0].unionByName(made[1]).join(F.broadcast(starts), list(KEY), "left")
 
 
 def subscriptions_of(controls: DataFrame) -> DataFrame:

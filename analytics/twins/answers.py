@@ -10,7 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from analytics.twins.group_standing import of_groups
+from analytics.twins.patterns import has, missed
 from analytics.twins.record import (
+    BEFORE_ALL,
     Evidence,
     PurgeRow,
     RecordedHandling,
@@ -129,8 +132,9 @@ def duplicate_delivered(run: Run) -> Iterable[Evidence]:
     """Find what a subscriber, or its application, was handed again without having asked for it."""
     for subscription in run.standing.subscriptions.values():
         yield from _delivered_again(run, subscription)
-    for rows in run.handlings_of.values():
-        yield from _handed_again(run, rows, across=run.is_application)
+    for whose, rows in run.handlings_of.items():
+        subscription = run.standing.of(*whose)
+        yield from _handed_again(run, subscription, rows, across=run.is_application)
 
 
 def _delivered_again(run: Run, subscription: RecordedSubscription) -> Iterator[Evidence]:
@@ -149,7 +153,12 @@ def _delivered_again(run: Run, subscription: RecordedSubscription) -> Iterator[E
         for id_ in get.ids():
             earlier = get if id_ in here else None
             if earlier is None and get.asked is not None:
-                before = (one for one in given[id_] if _is_unasked(run, one, get, id_, silent))
+                before = (
+                    one
+                    for one in given[id_]
+                    if _is_unasked(run, one, get, id_, silent)
+                    if not subscription.may_have_moved(get.host, one.invoke, get.end)
+                )
                 earlier = next(before, None)
             if earlier is not None:
                 yield run.row(earlier, get, topic=get.named, client_id=get.client, id=id_)
@@ -180,37 +189,54 @@ def _is_unasked(
     )
 
 
-def _handed_again(run: Run, rows: list[RecordedHandling], across: bool) -> Iterator[Evidence]:
+def _handed_again(
+    run: Run, subscription: RecordedSubscription, rows: list[RecordedHandling], across: bool
+) -> Iterator[Evidence]:
     """Yield what an application was handed twice; `across`: by any processes of its client."""
     groups: dict[object, list[RecordedHandling]] = defaultdict(list)
     for row in rows:
         groups[row.host if across else row.process].append(row)
     for group in groups.values():
-        first: dict[int, RecordedHandling] = {}
-        in_hand: dict[tuple[Session, int], RecordedHandling] = {}
-        ahead: set[tuple[Session, int]] = set()  # acknowledged before they are handed over
-        stored = 0  # as acknowledged
+        reading, last = Reading(run), BEFORE_ALL
         for row in group:
-            session = (row.process, row.session)
-            if row.f == "release":
-                for id_ in row.ids:
-                    in_hand.pop((session, id_), None)
-            if row.f == "ack":
-                ahead.update((session, id_) for id_ in row.ids)
-            if row.f == "hand":
-                for id_ in row.ids:
-                    earlier = in_hand.get((session, id_))
-                    own = 0 if (session, id_) in ahead else row.cursor or 0
-                    if earlier is None and id_ <= max(stored, own):
-                        earlier = first.get(id_)
-                    if earlier is not None and not _is_one_step(earlier, row):
-                        fields = {"topic": row.topic, "client_id": row.client, "id": id_}
-                        yield run.row(earlier, row, **fields)
-                    first.setdefault(id_, row)
-                    in_hand[session, id_] = row
-                    ahead.discard((session, id_))
-            if row.cursor is not None:
-                stored = max(stored, row.cursor)
+            if subscription.may_have_moved(row.host, last, row.time):
+                reading = Reading(run)
+            yield from reading.step(row)
+            last = row.time
+
+
+class Reading:
+    """What an application was handed of a topic and has acknowledged, from one start on."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._first: dict[int, RecordedHandling] = {}
+        self._in_hand: dict[tuple[Session, int], RecordedHandling] = {}
+        self._ahead: set[tuple[Session, int]] = set()  # acknowledged before they are handed over
+        self._stored = 0  # as acknowledged
+
+    def step(self, row: RecordedHandling) -> Iterator[Evidence]:
+        """Take note of a row; yield what it hands over again without right."""
+        session = (row.process, row.session)
+        if row.f == "release":
+            for id_ in row.ids:
+                self._in_hand.pop((session, id_), None)
+        if row.f == "ack":
+            self._ahead.update((session, id_) for id_ in row.ids)
+        if row.f == "hand":
+            for id_ in row.ids:
+                earlier = self._in_hand.get((session, id_))
+                own = 0 if (session, id_) in self._ahead else row.cursor or 0
+                if earlier is None and id_ <= max(self._stored, own):
+                    earlier = self._first.get(id_)
+                if earlier is not None and not _is_one_step(earlier, row):
+                    fields = {"topic": row.topic, "client_id": row.client, "id": id_}
+                    yield self._run.row(earlier, row, **fields)
+                self._first.setdefault(id_, row)
+                self._in_hand[session, id_] = row
+                self._ahead.discard((session, id_))
+        if row.cursor is not None:
+            self._stored = max(self._stored, row.cursor)
 
 
 def _is_one_step(one: RecordedHandling, other: RecordedHandling) -> bool:
@@ -225,9 +251,12 @@ def subscription(run: Run) -> Iterable[Evidence]:
     """Find answers that contradict who was subscribed, and to what, and how much was asked for."""
     for one in run.standing.subscriptions.values():
         yield from _forgotten_or_kept(run, one)
+        yield from _begun_elsewhere(run, one)
         for get in one.answers:
             if one.is_surely_away(get):
                 yield _contradicted(run, get, get.named, "unsubscribed")
+    yield from missed(run)
+    yield from of_groups(run)
     for get in run.of("get"):
         if get.outcome == "fail" and get.error in DENIALS and get.topic:
             lives = run.standing.of(get.client, get.topic).lives
@@ -247,9 +276,42 @@ def _forgotten_or_kept(run: Run, one: RecordedSubscription) -> Iterator[Evidence
         if sub.is_ok and sub.resumed is False and any(life.covers(sub) for life in one.lives):
             yield _contradicted(run, sub, sub.topic, "forgotten")
         # One that was sent again resumes what its first attempt began; a pattern's, the pattern's.
-        is_first = sub.attempt == 1 and one.client not in run.followers
+        is_first = sub.attempt == 1 and not any(
+            has(pattern, sub.topic) for pattern in run.followed.get(one.client, ())
+        )
         if sub.is_ok and sub.resumed and is_first and one.is_surely_away(sub):
             yield _contradicted(run, sub, sub.topic, "kept")
+
+
+def _begun_elsewhere(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:
+    """Yield the new subscriptions that do not begin where their SUB said."""
+    for sub in one.moves:
+        if not sub.is_ok or sub.resumed is not False or sub.last_id is None:
+            continue
+        start = str(sub.start)
+        if start.isdecimal():
+            is_wrong = sub.last_id != int(start) - 1
+        elif start == "earliest":
+            is_wrong = any(
+                get.host == sub.host and get.invoke > sub.end and min(get.ids()) <= sub.last_id
+                for get in run.brought_of.get(sub.topic, ())
+            )
+        else:
+            is_wrong = _brings_what_is_older(run, sub, start)
+        if is_wrong:
+            yield _contradicted(run, sub, sub.topic, f"start {start}, behind {sub.last_id}")
+
+
+def _brings_what_is_older(run: Run, sub: RecordedOperation, start: str) -> bool:
+    """Whether an id above a start at a time was known before, and has a time that is smaller."""
+    if start[:1] != "@" or not start[1:].isdecimal() or sub.last_id is None:
+        return False
+    return any(
+        id_ > sub.last_id
+        and at_ms < int(start[1:])
+        and run.knowledge.known_since(sub.topic, id_, sub.host) < sub.invoke
+        for id_, at_ms in run.knowledge.times.get(sub.topic, {}).items()
+    )
 
 
 def _contradicted(run: Run, operation: RecordedOperation, topic: str, detail: str) -> Evidence:
@@ -266,21 +328,35 @@ def purge(run: Run) -> Iterable[Evidence]:
     What is said to have expired is held against what its PUT asked for, where that is on record; so
     is a `gap` that no purge explains where something expires: who knows no expiry is told that.
     """
-    expiring = run.expiring
     for get in run.answers:
-        if get.tells_of_purge and get.error == "expired":
-            yield from _of_expiry(run, get)
-        elif get.tells_of_purge:
-            if run.is_application or any(_names(one, get) for one in run.purges):
-                continue
-            if get.error == "gap" and get.named in expiring:
-                yield from _of_expiry(run, get)
-            else:
-                yield _of_purge(run, get, max(get.ids()), None, "unsaid")
+        if get.tells_of_purge:
+            yield from _told_wrongly(run, get)
         elif get.brought:
-            lowest, gone = min(get.ids()), _gone_before(run, get)
-            if lowest <= gone:
-                yield _of_purge(run, get, lowest, gone, "kept")
+            yield from _given_though_gone(run, get, get.client, min(get.ids()))
+    for take in run.of("take"):
+        if leased := [lease.first for lease in take.of_group.leases]:
+            yield from _given_though_gone(run, take, take.of_group.name, min(leased))
+
+
+def _told_wrongly(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
+    if get.error == "expired":
+        yield from _of_expiry(run, get)
+    elif run.is_application or any(_names(one, get) for one in run.purges):
+        return
+    elif get.error == "gap" and get.named in run.expiring:
+        yield from _of_expiry(run, get)
+    else:
+        yield _of_purge(run, get, max(get.ids()), None, "unsaid")
+
+
+def _given_though_gone(
+    run: Run, own: RecordedOperation, client: str, lowest: int
+) -> Iterator[Evidence]:
+    """Yield a row if what a GET or a TAKE brought was purged, or somebody had been told so."""
+    for word, gone in (("kept", _gone_before(run, own)), ("alive", _told_before(run, own))):
+        if lowest <= gone:
+            fields = {"topic": own.named or own.topic, "client_id": client}
+            yield run.row(own, **fields, id=lowest, other_id=gone, detail=word)
 
 
 NS_OF_MS = 1_000_000
@@ -317,16 +393,37 @@ def _names(purge: PurgeRow, get: RecordedOperation) -> bool:
 
 
 def _gone_before(run: Run, get: RecordedOperation) -> int:
-    """Return up to which id a topic had been purged when a GET was sent."""
+    """Return up to which id a topic had been purged when a GET or a TAKE was sent."""
     return max(
         (
             one.last_id
             for one in run.purges
-            if one.is_done and one.topic == get.named
+            if one.is_done and one.topic == (get.named or get.topic)
             if one.host == get.host and one.time < get.invoke
         ),
         default=0,
     )
+
+
+def _told_before(run: Run, own: RecordedOperation) -> int:
+    """Return up to which id somebody had been told that all is gone when an operation was sent."""
+    return max(
+        (
+            max(get.ids())
+            for get in run.told_of_purges
+            if get.named == (own.named or own.topic) and _is_for_good(run, get)
+            if get.host == own.host and get.end < own.invoke
+        ),
+        default=0,
+    )
+
+
+def _is_for_good(run: Run, get: RecordedOperation) -> bool:
+    """Whether what an answer says is gone can't come again: not what expires by a leader's clock,
+    which who knows no expiry is told with the same word as what was dropped.
+    """
+    is_gap = get.error == "gap" and not run.is_application and get.named not in run.expiring
+    return get.error == "purged" or is_gap
 
 
 def _of_purge(

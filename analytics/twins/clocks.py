@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
+from analytics.twins.patterns import denied_of_any
 from analytics.twins.record import NEVER, Evidence, RecordedOperation, Time
 from analytics.twins.run import Run
 from analytics.twins.standing import RecordedSubscription
@@ -44,12 +45,22 @@ def stale_read(run: Run) -> Iterable[Evidence]:
             if not get.brought and get.first_id is None and get.asked is not None:
                 yield from _told_nothing(run, one, get)
         for sub in one.subs:
-            if sub.is_ok and sub.resumed is False and sub.last_id is not None:
+            is_new = sub.is_ok and sub.resumed is False and sub.start is None
+            if is_new and sub.last_id is not None:
                 reached = run.knowledge.reached_before(sub.topic, sub.host, sub.invoke)
                 if reached is not None and reached.id > sub.last_id:
                     fields = {"topic": sub.topic, "client_id": sub.client, "detail": "start"}
                     ids = {"id": reached.id, "other_id": sub.last_id}
                     yield run.row(reached.operation, sub, **fields, **ids)
+
+    yield from denied_of_any(run)
+    for made in run.of("group"):
+        if made.is_ok and made.resumed is False and made.start is None:
+            reached = run.knowledge.reached_before(made.topic, made.host, made.invoke)
+            if reached is not None and reached.id > (made.last_id or 0):
+                fields = {"topic": made.topic, "client_id": made.client, "detail": "start"}
+                ids = {"id": reached.id, "other_id": made.last_id or 0}
+                yield run.row(reached.operation, made, **fields, **ids)
 
 
 def _told_nothing(
@@ -87,7 +98,7 @@ def cursor_regression(run: Run) -> Iterable[Evidence]:
         taken = [(get.end, get.asked or 0, get) for get in asked]
         begun = [(sub.end, sub.cursor or 0, sub) for sub in told if not sub.resumed]
         taken += [(sub.end, sub.cursor or 0, sub) for sub in told if sub.resumed]
-        history, longer = _History(taken), _History([*taken, *begun])
+        history, longer = _History(one, taken), _History(one, [*taken, *begun])
         for get in asked:
             yield from _gone_back(run, one, history, get, get.asked or 0, "asked")
         for sub in told:
@@ -98,7 +109,10 @@ def cursor_regression(run: Run) -> Iterable[Evidence]:
 class _History:
     """The highest cursor that was taken before any time, by host."""
 
-    def __init__(self, taken: list[tuple[Time, int, RecordedOperation]]) -> None:
+    def __init__(
+        self, one: RecordedSubscription, taken: list[tuple[Time, int, RecordedOperation]]
+    ) -> None:
+        self._one, self._taken = one, taken
         self._rows: dict[str | None, list[tuple[Time, int, RecordedOperation]]] = defaultdict(list)
         for row in sorted(taken, key=lambda each: each[0]):
             rows = self._rows[row[2].host]
@@ -106,10 +120,24 @@ class _History:
                 rows.append(row)
 
     def before(self, operation: RecordedOperation) -> tuple[int, RecordedOperation] | None:
-        """Return the highest that was taken before an operation, and by which one."""
+        """Return the highest that was taken before an operation, and by which one.
+
+        Of what was taken before the client may have gone elsewhere nothing is concluded.
+        """
+        if self._one.moves:
+            return self._since_moves(operation)
         rows = self._rows.get(operation.host, [])
         place = bisect_left(rows, operation.invoke, key=lambda row: row[0])
         return (rows[place - 1][1], rows[place - 1][2]) if place else None
+
+    def _since_moves(self, operation: RecordedOperation) -> tuple[int, RecordedOperation] | None:
+        found = (
+            (cursor, taker)
+            for end, cursor, taker in self._taken
+            if taker.host == operation.host and end < operation.invoke
+            if not self._one.may_have_moved(operation.host, taker.invoke, operation.end, but=taker)
+        )
+        return max(found, key=lambda row: (row[0], row[1].key), default=None)
 
 
 def _gone_back(

@@ -17,6 +17,7 @@ from analytics.twins.record import (
     BEFORE_ALL,
     Evidence,
     Letter,
+    Publication,
     Record,
     RecordedOperation,
     Time,
@@ -46,7 +47,7 @@ class Settlement(NamedTuple):
 
 @dataclass(eq=False)
 class GroupHistory:
-    """What is on record of one group."""
+    """What is on record of one group. `floor`: up to where a node has collected its topic."""
 
     topic: str
     name: str
@@ -56,6 +57,7 @@ class GroupHistory:
     accepted: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
     given_back: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
     done: set[int] = field(default_factory=set)
+    floor: int = 0
 
     def add(self, take: RecordedOperation) -> None:
         """Note what a TAKE says, and what it was given."""
@@ -85,7 +87,7 @@ class GroupHistory:
     def stood(self) -> bool:
         """Whether it was never ended, so that its tokens are one row."""
         was_ended = any(one.f == "ungroup" and one.may_have_happened for one in self.controls)
-        made = [one for one in self._made if one.resumed is False]
+        made = [one for one in self.made if one.resumed is False]
         was_missed = any(one.outcome == "fail" and one.error in NO_GROUP for one in self.takes)
         return not was_ended and len(made) <= 1 and not was_missed
 
@@ -96,24 +98,24 @@ class GroupHistory:
         return not self.stood and any(start is not None for start in starts)
 
     @cached_property
-    def _made(self) -> list[RecordedOperation]:
+    def made(self) -> list[RecordedOperation]:
         return [one for one in self.controls if one.f == "group" and one.is_ok]
 
     @property
     def settled(self) -> range:
         """The ids of which the broker said that they are settled."""
-        said = [one.last_id for one in self._made if one.last_id is not None]
-        return range(min(said) + 1, max(said) + 1) if said else range(0)
+        said = [one.last_id for one in self.made if one.last_id is not None]
+        return range(min(said) + 1, max(*said, self.floor) + 1) if said else range(0)
 
     @property
     def is_made(self) -> bool:
         """Whether somebody was told that it is there."""
-        return bool(self._made)
+        return bool(self.made)
 
     @property
     def is_ordered(self) -> bool:
         """Whether somebody was told that it is ordered by key."""
-        return any(one.of_group.is_ordered for one in self._made)
+        return any(one.of_group.is_ordered for one in self.made)
 
     def keys(self) -> dict[int, str]:
         """Return the digests of the keys of what was leased, by id; the lowest that is said."""
@@ -135,7 +137,7 @@ class GroupHistory:
 
     def witness(self) -> RecordedOperation:
         """Return the `group` that said up to where all is settled."""
-        return max(self._made, key=lambda one: (one.last_id or 0, one.key))
+        return max(self.made, key=lambda one: (one.last_id or 0, one.key))
 
 
 def _may_hide(take: RecordedOperation, least_ns: int) -> bool:
@@ -156,7 +158,8 @@ def _all_groups_of(record: Record) -> list[GroupHistory]:
             if not one.of_group.name:
                 continue  # its invoke is gone
             key = one.topic, one.of_group.name
-            group = found.setdefault(key, GroupHistory(*key))
+            floor = record.floors.get(one.topic, 0)
+            group = found.setdefault(key, GroupHistory(*key, floor=floor))
             if f == "take":
                 group.add(one)
             else:
@@ -201,8 +204,36 @@ def group_order(run: Run) -> Iterable[Evidence]:
             for older, newer in combinations(sorted(leases, key=lambda each: each.token), 2):
                 if older.token < newer.token and older.attempt >= newer.attempt:
                     yield _row(run, group, id_, "attempt", older.take, newer.take)
+        for id_, leases in group.leases.items():
+            yield from _two_attempts(run, group, id_, leases)
         if group.stood:
             yield from _tokens(run, group)
+            yield from _settled_before(run, group)
+
+
+def _two_attempts(
+    run: Run, group: GroupHistory, id_: int, leases: list[GivenLease]
+) -> Iterator[Evidence]:
+    for one, other in combinations(leases, 2):
+        if one.token == other.token and one.attempt != other.attempt:
+            yield _row(run, group, id_, "attempt", one.take, other.take)
+
+
+def _settled_before(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what was leased, or open, after somebody was told that it is settled."""
+    begun = _begun(group)
+    told = [made for made in group.made if made.last_id is not None]
+    for made in told:
+        for other in told:
+            if _is_before(other, made) and (other.last_id or 0) > (made.last_id or 0):
+                yield _row(run, group, made.last_id or 0, "back", other, made)
+                break
+    for id_, leases in group.leases.items():
+        for lease in leases:
+            for made in told:
+                is_before = made.host == lease.take.host and made.end < begun[_step(lease.take)]
+                if is_before and (made.last_id or 0) >= id_:
+                    yield _row(run, group, id_, "settled", made, lease.take)
 
 
 def _given_behind(
@@ -251,6 +282,7 @@ def _tokens(run: Run, group: GroupHistory) -> Iterator[Evidence]:
 def group_lease(run: Run) -> Iterable[Evidence]:
     """Find leases that were given while an older one held, and attempts that jump."""
     for group in groups_of(run):
+        yield from _foreign(run, group)
         hidden = group.hidden
         for id_, leases in group.leases.items():
             for one in leases:
@@ -261,6 +293,18 @@ def group_lease(run: Run) -> Iterable[Evidence]:
             if max(attempts) - len(attempts) > hidden and not run.is_application:
                 most = max(leases, key=lambda lease: (lease.attempt, lease.take.key))
                 yield _row(run, group, id_, "jump", most.take)
+
+
+def _foreign(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what was accepted of who was never given that lease."""
+    for id_, acks in group.accepted.items():
+        for ack in acks:
+            whose = (ack.token, ack.take.client, ack.take.epoch)
+            if not any(
+                (lease.token, lease.take.client, lease.take.epoch) == whose
+                for lease in group.leases.get(id_, ())
+            ):
+                yield _row(run, group, id_, "foreign", ack.take)
 
 
 def _held(group: GroupHistory, id_: int, lease: GivenLease, other: RecordedOperation) -> bool:
@@ -408,6 +452,8 @@ def dead_letter(run: Run) -> Iterable[Evidence]:
     for (topic, name, id_), places in stood.items():
         group = groups.get((topic, name)) or GroupHistory(topic, name)
         answers = [answer for each in places.values() for answer in each]
+        if not run.is_application and group.controls:
+            yield from _untimely(run, group, id_, places)
         if len(places) > 1:
             one, other, *_ = (each[0] for _, each in sorted(places.items()))
             yield _row(run, group, id_, "twice", one, other)
@@ -417,3 +463,67 @@ def dead_letter(run: Run) -> Iterable[Evidence]:
             for answer in answers:
                 if _is_before(answer, lease.take):
                     yield _row(run, group, id_, "leased", answer, lease.take)
+
+
+def _untimely(
+    run: Run,
+    group: GroupHistory,
+    id_: int,
+    places: dict[tuple[str, int], list[RecordedOperation]],
+) -> Iterator[Evidence]:
+    """Yield a letter of what was given too seldom, and one that stands where none belongs."""
+    own = [one for one in group.controls if one.f == "group" and one.may_have_happened]
+    topics = {one.of_group.dead_letter for one in own} - {None}
+    for (topic, _), answers in places.items():
+        if not _may_be_buried(group, id_):
+            if not _may_have_expired(run, group.topic, id_):
+                yield _row(run, group, id_, "early", answers[0])
+        elif topic not in topics:
+            yield _row(run, group, id_, "elsewhere", answers[0])
+
+
+# --- group_content --------------------------------------------------------------------------------
+
+
+def group_content(run: Run) -> Iterable[Evidence]:
+    """Find what TAKEs brought, and was not put so."""
+    brought = _brought(run)
+    places: dict[Publication, set[int]] = defaultdict(set)
+    for (_, id_), publications in brought.items():
+        for publication in publications:
+            places[publication].add(id_)
+    for group in _all_groups_of(run):
+        for take in group.takes:
+            for id_, _ in take.corrupt:
+                yield _row(run, group, id_, "corrupt", take)
+            for id_, producer, counter in take.given:
+                if producer is not None and counter is not None:
+                    publication = (producer, group.topic, counter)
+                    others = run.knowledge.places.get(publication, set()) | places[publication]
+                    at = {*run.knowledge.at.get((group.topic, id_), ()), *brought[group.topic, id_]}
+                    for word in _wrong(run, take, publication):
+                        yield _row(run, group, id_, word, take)
+                    if len(at) > 1:
+                        yield _row(run, group, id_, "other", take)
+                    if len(others) > 1:
+                        yield _row(run, group, id_, "twice", take)
+
+
+def _brought(run: Run) -> dict[tuple[str, int], set[Publication]]:
+    found: dict[tuple[str, int], set[Publication]] = defaultdict(set)
+    for take in run.of("take"):
+        for id_, producer, counter in take.given:
+            if producer is not None and counter is not None:
+                found[take.topic, id_].add((producer, take.topic, counter))
+    return found
+
+
+def _wrong(run: Run, take: RecordedOperation, publication: Publication) -> Iterator[str]:
+    tries = run.knowledge.tries.get(publication, [])
+    first = run.knowledge.first_try(publication)
+    if not tries:
+        yield "phantom"
+    elif not any(put.may_have_happened for put in tries):
+        yield "aborted"
+    elif first is not None and first.host == take.host and first.time > take.end:
+        yield "future"

@@ -27,12 +27,12 @@ NEEDS_HISTORY: Final = frozenset(
     {
         *("lost", "gap", "duplicate_delivered", "phantom", "aborted_read", "future_read"),
         *("torn_batch", "realtime_order", "stale_read", "cursor_regression", "subscription"),
-        *("purge", "group_lease", "group_lost"),
+        *("purge", "group_lease", "group_lost", "group_content", "dead_letter"),
     }
 )
 NEEDS_TRUTH: Final = frozenset({"ack_not_durable"})  # all of it
 OF_DISKS: Final = frozenset({"replica_divergence", "ack_not_durable"})
-OF_NAMES: Final = frozenset({"phantom", "aborted_read", "future_read", "corrupt"})
+OF_NAMES: Final = frozenset({"phantom", "aborted_read", "future_read", "corrupt", "group_content"})
 NO_PROOF: Final = "part of the history is missing or can't be believed"
 NO_PROOF_OF_TRUTH: Final = "part of the truth is missing or can't be believed"
 NO_DISKS: Final = "no truth collected"

@@ -72,6 +72,8 @@ class Knowledge:
         self.known: dict[tuple[str, int, str | None], Time] = {}
         self.knew: dict[tuple[str, str | None], Marks] = defaultdict(Marks)
         self.reached: dict[tuple[str, str | None], Marks] = defaultdict(Marks)
+        # topic -> the ids at which a run of times begins or ends -> the least time that is said
+        self.times: dict[str, dict[int, int]] = defaultdict(dict)
         self._shown: dict[tuple[str, str], dict[int, dict[str | None, RecordedOperation]]] = {}
         for put in record.of("put"):
             self._try(put)
@@ -82,6 +84,8 @@ class Knowledge:
         for sub in record.of("sub"):
             if sub.is_ok and sub.last_id is not None:
                 self.reached[sub.topic, sub.host].add(sub.last_id, sub)
+        for one in (*record.of("group"), *record.of("take")):
+            self._told_by_group(one)
         for row in record.truth:
             if row.get("kind") == "held" and row.get("first_id"):
                 self._held(row)
@@ -170,6 +174,10 @@ class Knowledge:
             self.reached[put.topic, put.host].add(put.first_id + put.count - 1, put)
 
     def _answered(self, get: RecordedOperation) -> None:
+        for *ids, at_ms in get.times if get.brought else ():
+            for id_ in ids:
+                own = self.times[get.named]
+                own[id_] = min(at_ms, own.get(id_, at_ms))
         for id_, producer, counter in get.given:
             if producer is not None and counter is not None:
                 publication = (producer, get.named, counter)
@@ -181,6 +189,13 @@ class Knowledge:
             highest = id_ if highest is None else max(highest, id_)
         if highest is not None:
             self.reached[get.named, get.host].add(highest, get)
+
+    def _told_by_group(self, one: RecordedOperation) -> None:
+        ids = [lease.last for lease in one.of_group.leases]
+        if one.f == "group" and one.is_ok and one.last_id is not None:
+            ids.append(one.last_id)
+        if ids:
+            self.reached[one.topic, one.host].add(max(ids), one)
 
     def _held(self, row: Event) -> None:
         for place in range(row.get("count") or 1):

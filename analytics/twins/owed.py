@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from analytics.twins.group_standing import controls_of, standing_during
 from analytics.twins.record import Evidence, Publication, RecordedHandling, RecordedOperation, Time
 from analytics.twins.run import Run
 from analytics.twins.standing import RecordedSubscription, SubscribedSpan
@@ -138,6 +139,7 @@ def _unplaced(run: Run) -> Iterator[Evidence]:
 
 
 def _unstored(run: Run) -> Iterator[Evidence]:
+    groups = {} if run.is_application else controls_of(run)
     for put in run.of("put"):
         if not put.is_ok or put.is_duplicate or put.first_id != 0:
             continue
@@ -146,6 +148,11 @@ def _unstored(run: Run) -> Iterator[Evidence]:
                 for counter in put.counters:
                     publication = (put.client, put.topic, counter)
                     yield _lost(run, life, publication, "unstored", put)
+        for group in standing_during(groups, put):
+            for counter in put.counters:
+                whose = {"topic": put.topic, "client_id": group.client_id}
+                named = {"producer": put.client, "counter": counter, "detail": "unstored"}
+                yield run.row(put, group.made, **whose, **named)
 
 
 # --- fetched, and never handed over ---------------------------------------------------------------

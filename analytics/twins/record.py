@@ -84,6 +84,7 @@ class OfGroup:
     name: str = ""
     number: int | None = None
     max_attempts: int | None = None
+    dead_letter: str | None = None
     lease_ms: int | None = None
     acks: list[tuple[int, int, int]] = field(default_factory=list)
     naks: list[tuple[int, ...]] = field(default_factory=list)
@@ -355,22 +356,47 @@ class Record:
         return [get for get in self.of("get") if get.is_ok]
 
     @cached_property
-    def placed(self) -> set[tuple[str | None, str | None]]:
-        """(client, topic) of who has begun elsewhere than at the end, or sought."""
-        return {(one.client, one.topic) for one in self.of("sub") if one.start is not None}
+    def followed(self) -> dict[str, set[str]]:
+        """The patterns that a client may have subscribed to, by client."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for one in self.of("sub"):
+            if one.may_have_happened and set("*>") & set(one.topic):
+                found[one.client].add(one.topic)
+        return found
 
     @cached_property
-    def followers(self) -> set[str | None]:
-        """Clients that have subscribed to a pattern, or have tried to."""
-        return {one.client for one in self.of("sub") if one.topic and set("*>") & set(one.topic)}
+    def brought_of(self) -> dict[str, list[RecordedOperation]]:
+        """The GETs that brought publications, by topic; not those that were told of a purge."""
+        found: dict[str, list[RecordedOperation]] = defaultdict(list)
+        for get in self.answers:
+            if get.brought and not get.tells_of_purge:
+                found[get.named].append(get)
+        return found
+
+    @cached_property
+    def floors(self) -> dict[str, int]:
+        """Up to which id a node has collected a topic of which nothing is purged, dropped, or
+        expires.
+        """
+        purged = {one.topic for one in self.purges} | self.expiring
+        found: dict[str, int] = defaultdict(int)
+        for row in self.truth:
+            if row.get("kind") == "topic" and row["topic"] not in purged:
+                found[row["topic"]] = max(found[row["topic"]], row["floor_id"])
+        return found
 
     def was_told_of_purge(self, client: str, topic: str) -> bool:
         """Return whether a client was told that something of a topic is purged."""
         return (client, topic) in self._told_of_purges
 
     @cached_property
+    def told_of_purges(self) -> list[RecordedOperation]:
+        """The GETs that were told what is gone."""
+        return [get for get in self.answers if get.tells_of_purge]
+
+    @cached_property
     def _told_of_purges(self) -> set[tuple[str, str]]:
-        return {(get.client, get.named) for get in self.answers if get.tells_of_purge}
+        return {(get.client, get.named) for get in self.told_of_purges}
 
     def tombstone(self, topic: str, host: str | None) -> Time | None:
         """Return when the topic's first PUT of the phase `tombstone` was sent.
@@ -611,7 +637,11 @@ def _fill_group(control: RecordedOperation, begun: Event, ended: Event) -> None:
     lease_ms = begun.get("lease_ms")
     ordered = begun.get("ordered_by_key")
     control.of_group = OfGroup(
-        name, max_attempts=max_attempts, lease_ms=lease_ms, is_ordered=ordered
+        name,
+        max_attempts=max_attempts,
+        dead_letter=begun.get("dead_letter"),
+        lease_ms=lease_ms,
+        is_ordered=ordered,
     )
 
 
@@ -636,6 +666,10 @@ def _fill_take(take: RecordedOperation, begun: Event, ended: Event) -> None:
             for place, id_ in enumerate(ended.get("keyed") or ())
         }
         take.letters = _letters(ended)
+        for first_id, producer, counter, count in ended.get("items") or ():
+            for place in range(count):
+                take.given.append(Given(first_id + place, producer, counter + place))
+        take.corrupt = [(id_, reason) for id_, reason in ended.get("corrupt") or ()]
 
 
 _FILLED: Final = {

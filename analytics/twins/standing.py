@@ -86,7 +86,28 @@ class RecordedSubscription:
             for unsub in self.unsubs
             if unsub.invoke < sub.end and self.latest(unsub) > sub.invoke
         ]
-        return bool(during) and all(self._superseding.get(unsub) is sub for unsub in during)
+        return bool(during) and all(
+            self._superseding.get(unsub) is sub or _is_one_seek(unsub, sub) for unsub in during
+        )
+
+    def may_have_moved(
+        self,
+        host: str | None,
+        since: Time,
+        until: Time,
+        but: RecordedOperation | None = None,
+    ) -> bool:
+        """Whether a SUB that says where it starts may have acted between two times of a host."""
+        return any(
+            sub.host != host or (sub.invoke < until and self.latest(sub) > since)
+            for sub in self.moves
+            if sub is not but
+        )
+
+    @cached_property
+    def moves(self) -> list[RecordedOperation]:
+        """The SUBs that say where they start."""
+        return [sub for sub in self.subs if sub.start is not None]
 
     def is_surely_away(self, operation: RecordedOperation) -> bool:
         """Whether the client was surely not subscribed during an operation; a SUB aside."""
@@ -204,7 +225,9 @@ class RecordedSubscription:
             for row in self.drained
             if row.host == life.host and life.begin <= row.time <= life.end
         ]
-        life.passed = max((*life.given, *asked, *(row.last_id for row in rows)), default=0)
+        seen = (*life.given, *asked, *(row.last_id for row in rows))
+        floor = self._record.floors.get(self.topic, 0) if life.is_last else 0
+        life.passed = max((*seen, floor), default=0)
         life.has_drained = bool(rows)
         cuts = [cut for row in rows if (cut := self._cut(row)) is not None]
         life.cut = max(cuts, default=None)
@@ -216,6 +239,12 @@ class RecordedSubscription:
             return None if tombstone is None else min(tombstone, row.time)
         gets = [get.invoke for get in self.answers if get.host == row.host and get.end <= row.time]
         return max(gets, default=row.time)
+
+
+def _is_one_seek(unsub: RecordedOperation, sub: RecordedOperation) -> bool:
+    """Whether an UNSUB and a SUB that says where it starts are one request."""
+    is_next = (unsub.process, unsub.op_id + 1) == (sub.process, sub.op_id)
+    return sub.start is not None and is_next and unsub.invoke <= sub.invoke <= unsub.end
 
 
 def _superseding(

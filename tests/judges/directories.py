@@ -15,7 +15,7 @@ from analytics.command.differences import JudgedRun
 from tests.spark.histories import Row, RunRecorder, write
 
 OF_DISKS: Final = {"replica_divergence", "ack_not_durable"}  # no disk is read here
-NAMES: Final = frozenset({"phantom", "aborted_read", "future_read", "corrupt"})
+NAMES: Final = frozenset({"phantom", "aborted_read", "future_read", "corrupt", "group_content"})
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,16 @@ def test_what_the_journal_holds_without_an_id_is(run: RunRecorder) -> None:
 
 
 def test_garbage_is_durable_if_its_counter_was_taken(run: RunRecorder) -> None:
+    run.get("s", "t", 0, [[1, "p", 1, 1]])
     run.found_on("abc", "topic", topic="t", last_id=1, floor_id=1)
     run.found_on("ab", "counter", topic="t", producer="p", counter=1)
     assert found(run) == {}
+
+
+def test_garbage_that_somebody_has_not_read_is_lost(run: RunRecorder) -> None:
+    run.found_on("abc", "topic", topic="t", last_id=1, floor_id=1)
+    run.found_on("abc", "counter", topic="t", producer="p", counter=1)
+    assert found(run) == {"lost": ["prefix s p 1 1"]}
 
 
 def test_nobody_holds_what_nobody_tried_though_all_do(run: RunRecorder) -> None:

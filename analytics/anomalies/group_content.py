@@ -1,0 +1,133 @@
+"""What a group's workers were given, and nobody put so."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.common import intervals
+from analytics.common.schema import evidence, operation
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.groups import ID, named
+from analytics.tables.lives import EVER
+from analytics.tables.runs import counters_of_puts, one_host
+from analytics.tables.suspects import only
+from analytics.tables.tables import Tables
+
+PUBLICATION = ("run_id", "topic", "producer", "counter")
+PLACE = ("run_id", "topic", "id")
+
+
+def group_content(tables: Tables) -> DataFrame:
+    """Find payloads that do not check out, and publications that no PUT put there by then."""
+    if is_never_any(tables.worked):
+        return tables.worked.select(*evidence())
+    takes = tables.worked.where(
+        (F.col("f") == "take") & (F.col("outcome") == "ok") & F.col("group").isNotNull()
+    ).select("run_id", "topic", "group", "items", "corrupt", "end_ns", one_host(), _seen())
+    bad = takes.withColumn("bad", F.explode("corrupt")).withColumn("id", F.col("bad.id"))
+    brought = settled(_brought(takes))
+    rows = (
+        bad.select(*ID, "seen", F.lit("corrupt").alias("word"))
+        .unionByName(_tried(brought, tables))
+        .unionByName(_elsewhere(brought, tables))
+    )
+    return (
+        rows.groupBy(*ID, "word")
+        .agg(F.min("seen").alias("seen"))
+        .select(*evidence(**named(F.col("word")), operations=F.array("seen")))
+    )
+
+
+def _seen() -> Column:
+    return operation().alias("seen")
+
+
+def _brought(takes: DataFrame) -> DataFrame:
+    """Return a row an id and TAKE."""
+    runs = takes.withColumn("item", F.explode("items")).select(
+        *("run_id", "topic", "group", "end_ns", "at", "seen"),
+        F.col("item.producer").alias("producer"),
+        (F.col("item.counter") - F.col("item.first_id")).alias("shift"),
+        F.col("item.first_id").alias("first"),
+        (F.col("item.first_id") + F.col("item.count") - 1).alias("last"),
+    )
+    singles = intervals.exploded(runs, "id")
+    return singles.withColumn("counter", F.col("id") + F.col("shift")).drop("shift")
+
+
+def _tried(brought: DataFrame, tables: Tables) -> DataFrame:
+    """Find what nobody tried to put, what failed, and what was sent later."""
+    wanted = settled(
+        brought.select(*PUBLICATION).distinct()
+        .withColumn("bucket", intervals.bucket_of(F.col("counter")))
+    )  # fmt: skip
+    puts = only(counters_of_puts(tables.puts), wanted, (*PUBLICATION[:3], "bucket")).select(
+        *PUBLICATION[:3], "bucket", "first", "last", "outcome", one_host(), "invoke_ns"
+    )
+    tries = (
+        wanted.join(puts, [*PUBLICATION[:3], "bucket"])
+        .where(F.col("counter").between(F.col("first"), F.col("last")))
+        .groupBy(*PUBLICATION)
+        .agg(
+            F.count_if(F.col("outcome") != "fail").alias("chances"),
+            F.min(F.when(F.col("outcome") != "fail", F.col("at"))).alias("one_at"),
+            F.max(F.when(F.col("outcome") != "fail", F.col("at"))).alias("other_at"),
+            F.min(F.when(F.col("outcome") != "fail", F.coalesce("invoke_ns", F.lit(EVER)))).alias(
+                "sent_ns"
+            ),
+        )
+    )
+    here = (F.col("one_at") == F.col("at")) & (F.col("other_at") == F.col("at"))
+    word = (
+        F.when(F.col("chances").isNull(), "phantom")
+        .when(F.col("chances") == 0, "aborted")
+        .when(here & (F.col("sent_ns") > F.col("end_ns")), "future")
+    )
+    found = brought.join(tries, list(PUBLICATION), "left").withColumn("word", word)
+    return found.where(F.col("word").isNotNull()).select(*ID, "seen", "word")
+
+
+def _elsewhere(brought: DataFrame, tables: Tables) -> DataFrame:
+    """Find ids at which something else stands, and publications that stand under another id."""
+    own = brought.select(*PUBLICATION, "id").distinct()
+    shift = (F.col("counter") - F.col("id")).alias("shift")
+    spots = settled(
+        own.select(*PUBLICATION, "id", shift).withColumn("bucket", intervals.bucket_of(F.col("id")))
+    )
+    places = tables.places.select(
+        "run_id", "topic", "bucket", "first", "last",
+        F.col("producer").alias("its_producer"), F.col("shift").alias("its_shift"),
+    )  # fmt: skip
+    share = ("run_id", "topic", "bucket")
+    at_id = (
+        spots.join(only(places, spots, share), list(share))
+        .where(F.col("id").between(F.col("first"), F.col("last")))
+        .select(
+            "run_id", "topic", "id", F.col("its_producer").alias("producer"),
+            (F.col("id") + F.col("its_shift")).alias("counter"),
+        )
+    )  # fmt: skip
+    here = at_id.unionByName(own.select(*at_id.columns)).distinct()
+    crowded = here.groupBy(*PLACE).agg(F.count(F.lit(1)).alias("standing"))
+    other = brought.join(crowded.where(F.col("standing") > 1), list(PLACE), "leftsemi")
+    producers = ("run_id", "topic", "its_producer")
+    wanted = own.select(
+        *("run_id", "topic", "counter"), F.col("producer").alias("its_producer")
+    ).distinct()
+    of_producer = (
+        wanted.join(only(places, settled(wanted), producers), list(producers))
+        .where((F.col("counter") - F.col("its_shift")).between(F.col("first"), F.col("last")))
+        .select(
+            "run_id", "topic", F.col("its_producer").alias("producer"), "counter",
+            (F.col("counter") - F.col("its_shift")).alias("id"),
+        )
+    )  # fmt: skip
+    spread = (
+        of_producer.unionByName(own.select(*of_producer.columns))
+        .distinct()
+        .groupBy(*PUBLICATION)
+        .agg(F.count(F.lit(1)).alias("standing"))
+    )
+    twice = brought.join(spread.where(F.col("standing") > 1), list(PUBLICATION), "leftsemi")
+    return other.select(*ID, "seen", F.lit("other").alias("word")).unionByName(
+        twice.select(*ID, "seen", F.lit("twice").alias("word"))
+    )

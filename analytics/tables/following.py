@@ -1,0 +1,130 @@
+"""GETs of any topic, and topics that a pattern has. No rule about right and wrong here.
+
+followed   one row a topic and a life of a subscription to a pattern that has it (`pattern`)
+silent     GETs of any topic that were told nothing, during a life, with the highest id that was
+           known before (`mark`) and above all that their client can have had of the topic
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.common.schema import KEY
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables import as_of
+from analytics.tables.lives import EVER
+from analytics.tables.runs import acknowledged_runs, one_host
+from analytics.tables.suspects import only
+
+OWNER: Final = ("run_id", "client_id", "topic")
+TIMELINE: Final = ("run_id", "topic", "at")
+WORDS_MAX: Final = 16
+WILD: Final = "[*>]"
+
+
+def has(pattern: Column, topic: Column) -> Column:
+    """Return whether a pattern has a topic: word by word, `>` the rest."""
+    own, words = F.split(pattern, r"\."), F.split(topic, r"\.")
+    is_rest = F.element_at(own, -1) == ">"
+    fixed = F.when(is_rest, F.slice(own, 1, F.greatest(F.size(own) - 1, F.lit(0)))).otherwise(own)
+    fits = F.when(is_rest, F.size(words) >= F.size(own)).otherwise(F.size(words) == F.size(own))
+    same = F.forall(
+        F.zip_with(
+            fixed,
+            F.slice(words, 1, F.size(fixed)),
+            lambda one, word: (one == "*") | one.eqNullSafe(word),
+        ),
+        lambda one: one,
+    )
+    return fits & same & ~topic.rlike(WILD) & (F.size(words) <= WORDS_MAX)
+
+
+def followed_of(
+    lives: DataFrame, puts: DataFrame, gets: DataFrame, acts: DataFrame, applications: DataFrame
+) -> DataFrame:
+    """Return `followed`: as `lives`, with `pattern`.
+
+    None of an application's record, of a client that was told that there is no room, or that has
+    left the topic or begun it elsewhere.
+    """
+    patterns = settled(lives.where(F.col("topic").rlike(WILD)))
+    if is_never_any(patterns):
+        return patterns.withColumn("pattern", F.col("topic"))
+    full = gets.where("is_full").select("run_id", "client_id").distinct()
+    left = acts.where((F.col("f") == "unsub") | F.col("start").isNotNull()).select(*OWNER)
+    topics = puts.where(F.col("outcome") != "fail").select("run_id", "topic").distinct()
+    return settled(
+        patterns.withColumnRenamed("topic", "pattern")
+        .join(applications, "run_id", "leftanti")
+        .join(full, ["run_id", "client_id"], "leftanti")
+        .join(topics, "run_id")
+        .where(has(F.col("pattern"), F.col("topic")))
+        .join(left, list(OWNER), "leftanti")
+    )
+
+
+def new_of(followed: DataFrame, puts: DataFrame) -> DataFrame:
+    """Return those of `followed` whose topic nobody can have published to before the life began."""
+    sent = F.coalesce("invoke_ns", F.lit(EVER))
+    first = (
+        puts.where(F.col("outcome") != "fail")
+        .select("run_id", "topic", one_host(), sent.alias("sent_ns"))
+        .groupBy("run_id", "topic")
+        .agg(F.min("at").alias("one"), F.max("at").alias("other"), F.min("sent_ns").alias("sent"))
+    )
+    alone = (F.col("one") == F.col("at")) & (F.col("other") == F.col("at"))
+    return (
+        followed.join(first, ["run_id", "topic"])
+        .where(alone & (F.col("sent") > F.col("begun_ns")))
+        .drop("one", "other", "sent")
+    )
+
+
+def asked_of_any(gets: DataFrame) -> DataFrame:
+    """Return the GETs of any topic that were told nothing: one that brought something names it."""
+    unnamed = F.coalesce("topic", F.lit("")) == ""
+    nothing = F.col("last").isNull() & F.col("sent_id").isNull()
+    return gets.where((F.col("outcome") == "ok") & unnamed & nothing)
+
+
+def known_of(puts: DataFrame, gets: DataFrame) -> DataFrame:
+    """Return (run_id, topic, at, t_ns, mark): ids that were acknowledged, or given to anybody."""
+    value = F.struct(F.col("last").alias("value"), "process", "op_id").alias("mark")
+    given = gets.where(F.col("last").isNotNull() & F.col("topic").isNotNull())
+    marks = [
+        table.select("run_id", "topic", one_host(), F.col("end_ns").alias("t_ns"), value)
+        for table in (acknowledged_runs(puts), given)
+    ]
+    return marks[0].unionByName(marks[1])
+
+
+def silent_of(lives: DataFrame, puts: DataFrame, gets: DataFrame, acts: DataFrame) -> DataFrame:
+    """Return `silent`, with the columns of `lives` but `at`."""
+    empty = settled(asked_of_any(gets).select(*KEY, "client_id", one_host(), "invoke_ns", "end_ns"))
+    if is_never_any(empty):
+        met = empty.join(lives.select(*OWNER, "at", "made_by"), ["run_id", "client_id", "at"])
+        return met.withColumn("mark", F.struct(F.lit(0).alias("value"), *KEY[1:])).limit(0)
+    during = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    named = lives.where(~F.col("topic").rlike(WILD))
+    asks = settled(
+        empty.join(F.broadcast(named), ["run_id", "client_id", "at"])
+        .where(during)
+        .withColumns({"t_ns": F.col("invoke_ns"), "known": F.lit(0).cast("bigint")})
+    )
+    behind = settled(as_of.overtaken(asks, known_of(puts, gets), TIMELINE))
+    had = F.greatest("last", "asked").alias("had")
+    visits = only(gets, behind, OWNER).select(
+        *OWNER, one_host(), F.coalesce("invoke_ns", F.lit(EVER)).alias("from_ns"), had
+    )
+    is_sure = F.col("outcome") == "ok"
+    subs = only(acts.where(F.col("f") == "sub"), behind, OWNER).select(
+        *OWNER, "at", "from_ns", F.when(is_sure, F.coalesce("start_id", F.lit(0))).alias("had")
+    )
+    both = visits.where(F.col("had").isNotNull()).unionByName(subs)
+    others = both.withColumnsRenamed({name: f"its_{name}" for name in (*OWNER, "at")})
+    same = [F.col(name) == F.col(f"its_{name}") for name in OWNER]
+    may_precede = (F.col("its_at") != F.col("at")) | (F.col("from_ns") < F.col("end_ns"))
+    # Of a SUB without an answer nobody knows where it began.
+    had_it = F.col("had").isNull() | (F.col("had") >= F.col("mark.value"))
+    return settled(behind.join(others, [*same, may_precede, had_it], "leftanti"))

@@ -1,0 +1,147 @@
+"""When a group surely stood, and what its workers were answered that contradicts it.
+
+What lives here: the rows of `subscription` and `lost` that are of groups. What must not: leases and
+settlements (groups.py). Who works in the groups of an application, and makes and ends them, need
+not record: of its record only what single answers say is judged.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.common.schema import KEY, evidence, operation
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.groups import GROUP, NO_GROUP
+from analytics.tables.lives import EVER
+from analytics.tables.runs import acknowledged_runs, one_host
+from analytics.tables.tables import Tables, with_application
+
+ROW = (*KEY, "topic", "client_id")
+
+
+def controls_of(worked: DataFrame) -> DataFrame:
+    """Return what makes groups and ends them, but for what failed: few."""
+    named = worked.where(F.col("group").isNotNull() & F.col("f").isin("group", "ungroup"))
+    return settled(
+        named.where(F.col("outcome") != "fail").select(
+            *(*GROUP, "f", "outcome", "end_ns", "process", "op_id", "client_id"),
+            F.coalesce("invoke_ns", F.lit(EVER)).alias("from_ns"),
+            one_host(),
+            *("resumed", "start", "last_id"),
+        )
+    )
+
+
+def _theirs(controls: DataFrame) -> DataFrame:
+    return controls.select(*(F.col(name).alias(f"its_{name}") for name in controls.columns))
+
+
+def standing(rows: DataFrame, controls: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Return `rows` during which a group surely stood: with `group` and `made`, who was told so
+    first. `rows` have `keys`, a topic, `at`, `invoke_ns`, `end_ns`.
+    """
+    theirs = _theirs(controls)
+    same = [F.col(name) == F.col(f"its_{name}") for name in keys]
+    made = theirs.where((F.col("its_f") == "group") & (F.col("its_outcome") == "ok"))
+    told = (F.col("its_at") == F.col("at")) & (F.col("its_end_ns") < F.col("invoke_ns"))
+    first = F.min(F.struct("its_end_ns", "its_process", "its_op_id")).alias("first")
+    columns = [name for name in rows.columns if name != "group"]
+    stood = rows.join(F.broadcast(made), [*same, told])
+    found = stood.groupBy(*columns, F.col("its_group").alias("group")).agg(first)
+    ended = _theirs(controls.where(F.col("f") == "ungroup"))
+    of_group = [F.col(name) == F.col(f"its_{name}") for name in GROUP]
+    may_end = (F.col("its_at") != F.col("at")) | (F.col("its_from_ns") < F.col("end_ns"))
+    return found.join(F.broadcast(ended), [*of_group, may_end], "leftanti").withColumn(
+        "made", operation("first.its_process", "first.its_op_id")
+    )
+
+
+def of_groups(tables: Tables) -> DataFrame:
+    """Return the evidence of `subscription` that is of groups."""
+    worked = tables.worked
+    if is_never_any(worked):
+        return worked.select(*evidence())
+    controls = controls_of(worked)
+    takes = worked.where((F.col("f") == "take") & F.col("group").isNotNull()).select(
+        *(*ROW, "group", "outcome", "error", "max_count", "leases", "end_ns"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("invoke_ns"),
+        one_host(),
+    )
+    news = controls.where((F.col("f") == "group") & (F.col("outcome") == "ok") & ~F.col("resumed"))
+    news = news.withColumnRenamed("from_ns", "invoke_ns")
+    others = news.where(F.col("start").rlike("^[0-9]+$")).where(
+        F.col("start").cast("bigint") - 1 != F.col("last_id")
+    )
+    answered = takes.where(F.col("outcome") == "ok")
+    count = F.aggregate(
+        "leases", F.lit(0).cast("bigint"), lambda sum_, run: sum_ + run[1] - run[0] + 1
+    )
+    ours = _of_ours(takes, tables)
+    is_denied = (F.col("outcome") == "fail") & F.col("error").isin(*NO_GROUP)
+    denied = standing(ours.where(is_denied).drop("leases"), controls, GROUP)
+    forgotten = standing(_of_ours(news, tables), controls, GROUP)
+    gone = _gone(ours.where(F.col("outcome") == "ok"), controls)
+    return (
+        answered.where(count > F.col("max_count")).select(*_row("limit"))
+        .unionByName(others.select(*_row("start")))
+        .unionByName(gone.select(*_row("unsubscribed")))
+        .unionByName(denied.select(*_row("denied", "made")))
+        .unionByName(forgotten.select(*_row("forgotten", "made")))
+    )  # fmt: skip
+
+
+def _of_ours(rows: DataFrame, tables: Tables) -> DataFrame:
+    return with_application(rows, tables).where(~F.col("is_application")).drop("is_application")
+
+
+def _gone(takes: DataFrame, controls: DataFrame) -> DataFrame:
+    """Return the TAKEs during which their group surely did not stand."""
+    theirs = _theirs(controls)
+    same = [F.col(name) == F.col(f"its_{name}") for name in GROUP]
+    ended = theirs.where((F.col("its_f") == "ungroup") & (F.col("its_outcome") == "ok"))
+    before = (F.col("its_at") == F.col("at")) & (F.col("its_end_ns") < F.col("invoke_ns"))
+    left = (
+        takes.join(F.broadcast(ended), [*same, before])
+        .groupBy(*KEY)
+        .agg(F.max("its_from_ns").alias("left_ns"))
+    )
+    known = takes.join(left, list(KEY), "left")
+    is_over = (F.col("its_outcome") == "ok") & (F.col("its_end_ns") < F.col("left_ns"))
+    is_away = (F.col("its_from_ns") > F.col("end_ns")) | F.coalesce(is_over, F.lit(False))
+    may_stand = (F.col("its_at") != F.col("at")) | ~is_away
+    makes = theirs.where(F.col("its_f") == "group")
+    return known.join(F.broadcast(makes), [*same, may_stand], "leftanti")
+
+
+def unstored_of(tables: Tables) -> DataFrame:
+    """Return the PUTs (`put`, with a `producer`) that found nobody though a group stood."""
+    refused = (F.col("outcome") == "ok") & (F.col("first_id") == 0) & ~F.col("duplicate")
+    puts = tables.puts.where(refused).select(
+        *("run_id", "topic", "producer", "first_counter", "last_counter", "end_ns"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("invoke_ns"),
+        one_host(),
+        operation().alias("put"),
+    )
+    return standing(_of_ours(puts, tables), controls_of(tables.worked), ("run_id", "topic"))
+
+
+def lasting(missing: DataFrame, tables: Tables) -> DataFrame:
+    """Return the ids that can't have expired: in a topic in which some do, those known not to."""
+    topics = F.broadcast(tables.expiring)
+    stored = acknowledged_runs(tables.puts).join(topics, ["run_id", "topic"], "leftsemi")
+    if is_never_any(stored):
+        return missing.join(topics, ["run_id", "topic"], "leftanti")
+    ids = stored.withColumn("id", F.explode(F.sequence("first", "last")))
+    is_its = F.exists("expires", lambda run: F.col("id").between(run[0], run[1]))
+    known = ids.where(~F.coalesce(is_its, F.lit(False))).select("run_id", "topic", "id").distinct()
+    others = missing.join(topics, ["run_id", "topic"], "leftanti")
+    return others.unionByName(missing.join(known, ["run_id", "topic", "id"], "leftsemi"))
+
+
+def _row(word: str, *others: str) -> list[Column]:
+    return evidence(
+        run_id=F.col("run_id"),
+        topic=F.col("topic"),
+        client_id=F.col("client_id"),
+        detail=F.lit(word),
+        operations=F.array(*others, operation()),
+    )

@@ -1,0 +1,168 @@
+"""Subscriptions to patterns: topics that one has, and was not given.
+
+What lives here: which topics a pattern has, `missed` of the check `subscription`. What must not:
+when a subscription stood (standing.py), what single answers say (answers.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from analytics.twins.record import NEVER, Evidence, RecordedOperation
+from analytics.twins.run import Run
+from analytics.twins.standing import SubscribedSpan
+
+WORDS_MAX = 16
+ONE, REST = "*", ">"
+NO_ROOM = "too_many"
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name that somebody subscribes to is a pattern."""
+    return ONE in name or REST in name
+
+
+def has(pattern: str, topic: str) -> bool:
+    """Return whether a pattern has a topic: word by word, `>` the rest."""
+    if is_pattern(topic):
+        return False
+    own, words = pattern.split("."), topic.split(".")
+    if len(words) > WORDS_MAX:
+        return False
+    if own[-1] == REST:
+        own, words = own[:-1], words[: len(own) - 1] if len(words) >= len(own) else []
+        if not words and own:
+            return False
+    return len(own) == len(words) and all(
+        one in (ONE, word) for one, word in zip(own, words, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A topic, and a life of a subscription to a pattern that has it."""
+
+    life: SubscribedSpan
+    topic: str
+
+
+def missed(run: Run) -> Iterator[Evidence]:
+    """Find what was first tried while somebody followed a pattern, and was kept from him.
+
+    Not judged of who was told that there was no room, nor in an application's record: its
+    principal may have no right to read what the pattern has.
+    """
+    if run.is_application:
+        return
+    lives = [life for life in run.standing.lives if is_pattern(life.topic)]
+    if not lives:
+        return
+    full = {get.client for get in run.of("get") if get.error == NO_ROOM}
+    topics = sorted({put.topic for put in run.of("put") if put.may_have_happened})
+    for life in lives:
+        for topic in topics if life.client not in full else ():
+            if has(life.topic, topic) and not _has_left(run, life.client, topic):
+                yield from _missed(run, Followed(life, topic))
+
+
+def _has_left(run: Run, client: str, topic: str) -> bool:
+    one = run.standing.subscriptions.get((client, topic))
+    return one is not None and bool(one.unsubs or one.moves)
+
+
+def _missed(run: Run, followed: Followed) -> Iterator[Evidence]:
+    life, topic = followed.life, followed.topic
+    asked = [get for get in run.answers if get.client == life.client and _is_silent(get)]
+    asked = [get for get in asked if life.covers(get)]
+    for put in run.of("put"):
+        is_nowhere = put.topic == topic and put.is_ok and not put.is_duplicate
+        if is_nowhere and put.first_id == 0 and life.covers(put):
+            last = max((get for get in asked if get.invoke > put.end), key=_end, default=None)
+            if last is not None and not _asks_anew(run, life, put, last):
+                yield _row(run, followed, life.proof, put)
+    if not _is_new(run, followed):
+        return
+    ids = run.knowledge.ids.get(topic, set())
+    given = run.standing.given.get((life.client, topic), set())
+    one = run.standing.subscriptions.get((life.client, topic))
+    for sub in one.subs if one is not None else ():
+        is_brought = sub.is_ok and sub.resumed and sub.last_id is not None and life.covers(sub)
+        if is_brought and any(id_ <= (sub.last_id or 0) and id_ not in given for id_ in ids):
+            yield _row(run, followed, life.proof, sub)
+    for get in asked:
+        known = run.knowledge.known_before(topic, get.host, get.invoke)
+        if known is not None and known.id > _had(run, life.client, topic, get):
+            yield _row(run, followed, life.proof, get)
+
+
+def _is_silent(get: RecordedOperation) -> bool:
+    """Whether a GET of any topic was told nothing."""
+    return not get.topic and not get.brought and get.first_id is None
+
+
+def _end(operation: RecordedOperation) -> float:
+    return operation.end
+
+
+def _is_new(run: Run, followed: Followed) -> bool:
+    """Whether all that may stand in a topic was sent after a life's begin."""
+    life = followed.life
+    puts = [put for put in run.of("put") if put.topic == followed.topic and put.may_have_happened]
+    return all(put.host == life.host and put.invoke > life.begin for put in puts)
+
+
+def _had(run: Run, client: str, topic: str, get: RecordedOperation) -> float:
+    """Return the highest id that a client may have had of a topic when a GET was answered."""
+    highest: float = 0
+    for other in run.gets_of(client, topic):
+        if other.host != get.host or other.invoke < get.end:
+            highest = max(highest, other.asked or 0, *other.ids())
+    one = run.standing.subscriptions.get((client, topic))
+    for sub in one.subs if one is not None else ():
+        if sub.host != get.host or sub.invoke < get.end:
+            if not sub.is_ok:
+                return NEVER
+            highest = max(highest, sub.last_id or 0)
+    return highest
+
+
+def _asks_anew(
+    run: Run, life: SubscribedSpan, put: RecordedOperation, get: RecordedOperation
+) -> bool:
+    """Whether the client may have subscribed to a pattern again in between."""
+    return any(
+        sub.client == life.client
+        and is_pattern(sub.topic)
+        and sub.may_have_happened
+        and (sub.host != put.host or (sub.invoke < get.end and sub.end > put.invoke))
+        for sub in run.of("sub")
+    )
+
+
+def _row(run: Run, followed: Followed, *seen: RecordedOperation) -> Evidence:
+    fields = {"topic": followed.topic, "client_id": followed.life.client}
+    return run.row(*seen, **fields, detail=f"missed {followed.life.topic}")
+
+
+def denied_of_any(run: Run) -> Iterator[Evidence]:
+    """Find GETs of any topic that were told nothing, though one of their client's had more.
+
+    It is a row of `stale_read`. What the client has of a topic that it does not name is at most
+    what was given to it, what it asked with, and where it began.
+    """
+    empty: dict[str, list[RecordedOperation]] = defaultdict(list)
+    for get in run.answers:
+        if _is_silent(get):
+            empty[get.client].append(get)
+    if run.is_application:
+        return
+    for life in run.standing.lives if empty else ():
+        for get in empty.get(life.client, ()):
+            known = run.knowledge.known_before(life.topic, get.host, get.invoke)
+            if known is None or not life.covers(get):
+                continue
+            if known.id > _had(run, life.client, life.topic, get):
+                fields = {"topic": life.topic, "client_id": life.client, "detail": "nothing"}
+                yield run.row(known.operation, get, **fields, id=known.id, other_id=None)
