@@ -540,6 +540,138 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     return True
 
 
+@breaks("letter-too-early", "dead_letter", "a dead letter has had its attempts", "early")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    if history.is_application:
+        return False
+    group = work(history, rng, None)
+    group.attempts_max = 10_000  # more than any TAKE can have hidden
+    group.make(group.workers[0])
+    id_ = group.fresh()
+    group.took("v", [id_, id_, 1])
+    group.letters.append(group.stored)
+    group.look()
+    return True
+
+
+# --- sabotage: what stands, and what is brought ---------------------------------------------------
+
+
+@breaks("given-though-settled", "group_order", "what is settled is not given", "settled")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    group.took("v", [id_, id_, 1])
+    group.took("v", acks=[[group.token, id_, id_]])
+    say_settled(group, id_)
+    group.took("w", [id_, id_, 2])
+    return True
+
+
+def say_settled(group: ModelGroup, last_id: int) -> None:
+    """Let a worker be told up to where all is settled, whatever is open."""
+    invoke = group.scene.invoke("v", "group", group=GROUP)
+    group.scene.end(invoke, "ok", last_id=last_id, resumed=True)
+
+
+@breaks("settled-goes-back", "group_order", "a group's cursor never goes back", "back")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    group.took("v", acks=[[1, id_, id_]], lost=[[id_, id_]])
+    say_settled(group, id_)
+    say_settled(group, id_ - 1)
+    return True
+
+
+@breaks("ack-of-a-stranger", "group_lease", "who has no lease settles nothing", "foreign")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    group = broken(history, rng)
+    id_ = group.fresh()
+    group.took("v", [id_, id_, 1])
+    group.took("w", acks=[[group.token, id_, id_]])
+    return True
+
+
+@breaks("group-forgotten", "subscription", "a group stands until it is ended", "forgotten")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    if history.is_application:
+        return False
+    group = broken(history, rng)
+    invoke = group.scene.invoke("v", "group", group=GROUP)
+    group.scene.end(invoke, "ok", last_id=group.scene.id(group.stored), resumed=False)
+    return True
+
+
+@breaks("group-denied", "subscription", "who works in a group that stands is not denied", "denied")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    if history.is_application:
+        return False
+    group = broken(history, rng)
+    own = {"epoch": 1, "group": GROUP, "max_count": 9, "number": 1}
+    invoke = group.scene.invoke("v", "take", **own)
+    group.scene.end(invoke, "fail", error=rng.choice(("not_subscribed", "unknown_topic")))
+    return True
+
+
+@breaks("unstored-beside-a-group", "lost", "a group is owed what is published", "unstored")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    if history.is_application:
+        return False
+    group = broken(history, rng)
+    group.scene.put("q", 1, 0)
+    return True
+
+
+@breaks("collected-unsettled", "group_lost", "nodes keep what a group has not settled")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    if not history.truth:
+        return False
+    group = broken(history, rng)
+    id_ = group.fresh()
+    for node in history.truth:
+        own = {"run_id": history.run_id, "node": node, "kind": "topic"}
+        row = {"topic": group.scene.topic, "last_id": id_, "floor_id": id_}
+        history.truth[node].append({**own, **row})
+    return True
+
+
+def _given(history: MadeHistory, rng: random.Random, *items: list[Any], **told: Any) -> bool:
+    """Let a worker be given what `items` say, each (place, producer, counter) behind the last."""
+    if history.is_application:
+        return False
+    group = broken(history, rng)
+    ids = [group.fresh() for _ in range(2)]
+    end = group.took("v", *([id_, id_, 1] for id_ in ids))
+    end["items"] = [[ids[place], producer, counter, 1] for place, producer, counter in items]
+    end["corrupt"] = [[id_, "checksum"] for id_ in ids[len(items) :]]
+    if not end["corrupt"]:
+        del end["corrupt"]
+    return True
+
+
+@breaks("worker-given-a-ghost", "group_content", "a worker is given what was put", "phantom")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    return _given(history, rng, [0, "ghost", 1], [1, "ghost", 2])
+
+
+@breaks("worker-given-another", "group_content", "a worker is given what has that id", "other")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    return _given(history, rng, [0, "p", 1_000], [1, "p", 1_001])
+
+
+@breaks("worker-given-one-twice", "group_content", "a worker is given one under one id", "twice")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    return _given(history, rng, [0, "p", 1], [1, "p", 1])
+
+
+@breaks(
+    "worker-given-what-is-broken", "group_content", "what a worker is given checks out", "corrupt"
+)
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    return _given(history, rng)
+
+
 @hides("take-of-another-count", "a TAKE's count is what it leases")
 def _(history: MadeHistory, rng: random.Random) -> bool:
     group = broken(history, rng)

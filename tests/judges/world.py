@@ -20,6 +20,7 @@ from tests.judges.broker import DUPLICATES_REMEMBERED, PUBLICATION_BYTES, Replic
 from tests.judges.groups import employ
 from tests.judges.history import CAN, RAW, MadeHistory, Row, digest
 from tests.judges.properties import dress
+from tests.judges.readings import wander
 
 CLOCK_NS_MAX = 2**52
 UNCLEAR = ("timeout", "uncertain", "unavailable")
@@ -28,6 +29,7 @@ PIPELINED_MAX = 3
 COUNT_MAX = 5
 DRESSED_SHARE = 0.4  # of the histories are of feature level 4
 EMPLOYED_SHARE = 0.5  # of these have a group
+WANDERED_SHARE = 0.3  # in which somebody begins elsewhere, or follows a pattern
 
 
 @dataclass
@@ -834,4 +836,7 @@ def legal(seed: int) -> MadeHistory:
         dress(history, rng)
         if rng.random() < EMPLOYED_SHARE:
             employ(history, rng)
+    rng = random.Random(f"readings {seed}")
+    if rng.random() < WANDERED_SHARE:
+        wander(history, rng)
     return history

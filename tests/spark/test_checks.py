@@ -6,7 +6,7 @@ import pytest
 
 from analytics.command.differences import differences
 from analytics.twins import find_all
-from tests.judges import deceiving, strange
+from tests.judges import allowed, deceiving, strange, tried
 from tests.judges.agreement import Case, case_of, judgement
 from tests.judges.history import RAW
 from tests.judges.small import SMALL, told
@@ -31,6 +31,8 @@ assert cases_owed
 assert cases_stored
 assert deceiving
 assert strange
+assert allowed
+assert tried
 
 
 SEED, COUNT = 1, 24

@@ -2,12 +2,17 @@
 of the judge on Spark as well.
 """
 
+from pathlib import Path
+
 import pytest
 
 from analytics.command.differences import differences
-from analytics.twins import find_all
-from tests.judges import deceiving, strange
+from analytics.common.verdict import Verdict
+from analytics.twins import find_all, judge
+from tests.judges import allowed, deceiving, strange, tried
 from tests.judges.agreement import judgement
+from tests.judges.history import MadeHistory
+from tests.judges.merging import MergedPart, batches, merged, part_of
 from tests.judges.small import SMALL, told
 from tests.spark import (
     cases_clocks,
@@ -29,6 +34,8 @@ assert cases_owed
 assert cases_stored
 assert deceiving
 assert strange
+assert allowed
+assert tried
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -45,3 +52,20 @@ def test_cases_of_the_other_judge_are_judged_alike(name: str) -> None:
     found = find_all(run.rows, run.truth, run.nodes)
     due = {check: expected.get(check, []) for check in found}
     assert list(differences(name, judgement(found), judgement(due))) == []
+
+
+def test_one_record_of_all_that_was_tried_is_invalid_and_each_part_is_found(tmp_path: Path) -> None:
+    deceiving = [build for build in SMALL.values() if build.__module__ == tried.__name__]
+    parts = []
+    for number, build in enumerate(deceiving, 1):
+        run = RunRecorder()
+        build(run)
+        if not run.truth:
+            made = MadeHistory("run", {"seed": 1}, run.rows)
+            parts.append(MergedPart.of(number, build.__name__, made))
+    for batch in batches(parts, len(parts)):
+        merged(batch).write(tmp_path / "run")
+        said = judge(tmp_path / "run")
+        found = {part_of(row._asdict()) for rows in said.evidence.values() for row in rows}
+        assert said.verdict is Verdict.INVALID
+        assert [part.name for part in batch if part.number not in found] == []
