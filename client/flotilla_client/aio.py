@@ -169,10 +169,18 @@ class _AsyncParts:
         self._timer: asyncio.TimerHandle | None = None
 
     def here(self) -> asyncio.AbstractEventLoop:
-        """Return the loop that runs; what another one has left under way is over."""
+        """Return the loop that runs; what another one has left under way is over.
+
+        Raises RuntimeError while that one runs, in another thread: no call of either would end.
+        """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
+                if self._loop.is_running():
+                    raise RuntimeError(
+                        "this AsyncClient is another event loop's, which runs in another thread:"
+                        " give each loop a client of its own"
+                    )
                 self._move()
             self._loop = loop
         return loop

@@ -46,6 +46,21 @@ def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
     _run(work())
 
 
+def test_loops_use_it_one_after_the_other_and_not_at_once(node: FakeNode) -> None:
+    client = AsyncClient(node.endpoint, state_dir=node.new_directory())
+    asyncio.run(client.subscribe("t"))
+    asyncio.run(client.publish("t", "first"))
+
+    async def work() -> None:
+        await client.publish("t", "second")
+        with pytest.raises(RuntimeError, match="another event loop's, which runs"):
+            await asyncio.to_thread(asyncio.run, client.publish("t", "elsewhere"))
+        assert (await client.publish("t", "third")).id == 3
+        await client.close()
+
+    _run(work())
+
+
 def test_a_put_whose_answer_is_lost_is_stored_once_and_a_dead_node_is_left() -> None:
     async def work() -> None:
         cluster = FakeCluster()
