@@ -292,8 +292,8 @@ class Joined:
         return {b.endpoint for b in heads if b.endpoint is not None and b.unsent is None}
 
     def opening_end_ms(self) -> float:
-        """Return until when the opening may try: the first caller's deadline."""
-        return min(map(self._end_ms, self._lines.values()))
+        """Return until when the opening may try: the first caller's deadline; no caller: now."""
+        return min(map(self._end_ms, self._lines.values()), default=self._now_ms())
 
     def due_ms(self) -> float:
         """Return when to take a turn at the latest."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flotilla_client import AsyncClient, Client, NotSubscribed, Unavailable
+from flotilla_client import AsyncClient, Client, FlotillaError, NotSubscribed, Unavailable
 from flotilla_client.protocol import GET, PUT
 from tests.unit.fake_node import FakeCluster, FakeNode
 
@@ -57,6 +57,26 @@ def test_loops_use_it_one_after_the_other_and_not_at_once(node: FakeNode) -> Non
             await asyncio.to_thread(asyncio.run, client.publish("t", "elsewhere"))
         assert (await client.publish("t", "third")).id == 3
         await client.close()
+
+    _run(work())
+
+
+def test_closing_while_nobody_is_reached_leaves_no_error_behind() -> None:
+    async def work() -> None:
+        left: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: left.append(about))
+        client = AsyncClient("127.0.0.1:1", timeout=20)
+        put = asyncio.create_task(client.publish("t", "a"))
+        parts = client._parts.here()
+        while "open" not in parts._tasks:
+            await asyncio.sleep(0)
+        opening = parts._tasks["open"]
+        await client.close()
+        with pytest.raises(FlotillaError):
+            await put
+        await asyncio.wait([opening])
+        assert opening.exception() is None
+        assert left == []
 
     _run(work())
 
