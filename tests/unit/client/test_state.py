@@ -568,3 +568,25 @@ def test_what_a_cluster_has_lost_was_neither_acknowledged_nor_handed_over() -> N
     state.lower({}, {"t": 2}, ())
     assert (state.cursor("t"), state.handed("t"), state.had()) == (2, 2, {"t": 2})
     state.close()
+
+
+def test_what_was_handed_over_at_another_place_counts_no_more() -> None:
+    state = State(None)
+    state.raise_cursor("t", 0)
+    state.hand_over("t", 5)
+    assert state.place("t", 2, 7)
+    assert state.handed("t") == 2
+    state.close()
+
+
+def test_who_waits_for_a_hand_over_that_is_known_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    state = State(tmp_path / "state")
+    state.raise_cursor("t", 0)
+    state.hand_over("t", 5, durable=False)
+    monkeypatch.setattr(state_module, "_sync", synced.append)
+    state.hand_over("t", 5)
+    assert len(synced) == 1
+    state.close()
