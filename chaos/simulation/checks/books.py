@@ -25,7 +25,7 @@ from cluster.serve import broker, intake, leases, relays
 from cluster.serve.client_port import ClientPort, PortState
 from cluster.store import publications
 from cluster.store.users import Users
-from flotilla_client.protocol import MESSAGE_BYTES_MAX, TAKE
+from flotilla_client.protocol import MESSAGE_BYTES_MAX, TAKE, has_wildcard
 
 TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
 TAKE_S_MAX: Final = 1.0  # a parked TAKE is offered what is there at once, or with the next look
@@ -111,6 +111,12 @@ class Books:
         pairs["bytes of publications on disk"] = (
             rows.stored_bytes,
             sum(topic.added_bytes - topic.dropped_bytes for topic in on_disk.values()),
+        )
+        patterns = store.patterns
+        pairs["patterns of names that were looked for"] = (
+            {name: [*found] for name, found in patterns._found.items()},
+            {name: patterns._look_for(name) for name in patterns._found if not has_wildcard(name)}
+            | {name: [] for name in patterns._found if has_wildcard(name)},
         )
         for topic in active.values():
             cursors = Counter(each.cursor for each in topic.subscribers.values())

@@ -42,7 +42,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "skipped": "an application is given what comes next, and nothing is passed over",
     "given_again": "work that is acknowledged is nobody's any more",
     "given_twice": "each attempt of a group's publication is one worker's",
-    "leases": "a worker believes in no longer lease than it asked for; a loop that is left has none",
+    "leases": "a worker believes in no longer lease than it asked for; a left loop has none",
     "key_order": "of a group that is ordered by key one is given when all before it are done",
     "own_answer": "of several callers of a client each is told of its own publication",
     "call_order": "what several callers of a client publish is stored once, as they called",
