@@ -212,10 +212,14 @@ def known_to(history: MadeHistory, op: Op, id_: int) -> bool:
 
 
 def may_begin_anew(history: MadeHistory, get: Op) -> bool:
-    """Return whether a SUB of the GET's client and topic was not answered when the GET was sent."""
+    """Return whether a SUB of the GET's client and topic was not answered when the GET was sent, or
+    began above what came: who sought back may have begun there.
+    """
     assert get.end is not None, get
     return any(
-        op.outcome == "info" or op.end["t_ns"] >= get.invoke["t_ns"]
+        op.outcome == "info"
+        or op.end["t_ns"] >= get.invoke["t_ns"]
+        or (op.end.get("last_id") or 0) >= get.end["first_id"]
         for op in operations(history)
         if op.invoke["f"] == "sub" and op.invoke["t_ns"] <= get.end["t_ns"]
         if op.invoke["client_id"] == get.invoke["client_id"]
