@@ -182,11 +182,15 @@ class Rebuilt:
             yield from self._unread(store, client_id, topic, cursor)
 
     def _unread(self, store: Store, client_id: str, topic: str, cursor: int) -> Iterator[str]:
-        """Read all that a subscriber has not acknowledged."""
+        """Read all that a subscriber has not acknowledged, but for what has expired."""
         known, end = self._reference.topics[topic].publications, store.topic_ends()[topic]
         cursor = max(cursor, self._reference.gone_at(topic, store.applied_index))
         placed = store.placed(client_id).get(topic, 0)
+        index = store.applied_index
         while cursor < end:
+            if self._reference.is_over_at(topic, cursor + 1, index):
+                cursor += 1
+                continue
             found = store.read(client_id, topic, cursor, COUNT_MAX, BYTES_MAX, placed)
             if not isinstance(found, Delivery) or not found.count:
                 yield f"{topic} from {cursor + 1} on is not there: {found}"
