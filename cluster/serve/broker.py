@@ -1007,9 +1007,11 @@ class Broker:
         }
         client_id = waiting.request.client_id
         is_of_any = waiting.request.type == GET and not waiting.request.topic
-        if is_of_any and delivery.count and self.store.patterns.of(client_id):
-            # Perhaps the client does not know yet that it subscribes to it.
-            body |= self.store.place_of(client_id, delivery.topic)
+        if is_of_any and delivery.count:
+            self.store.note_turn(client_id, delivery.topic)
+            if self.store.patterns.of(client_id):
+                # Perhaps the client does not know yet that it subscribes to it.
+                body |= self.store.place_of(client_id, delivery.topic)
         self._note_delivered(waiting.route, delivery.count, len(delivery.data))
         lengths, data = delivery.lengths, delivery.data
         is_text, takes_properties = waiting.request.body["text"], waiting.request.body["properties"]

@@ -1224,12 +1224,13 @@ class Store:
                 waiting.append((topic, subscription, last_id))
         if not waiting:
             return Delivery("", 0, 0, b"", b"")
-        topic, subscription, last_id = self._next_of(waiting)
-        delivery = self._deliver(topic, last_id, max_count, max_bytes, knows_expiry)
-        if isinstance(delivery, Delivery):
-            self._servings += 1
-            subscription.served = self._servings
-        return delivery
+        topic, _, last_id = self._next_of(waiting)
+        return self._deliver(topic, last_id, max_count, max_bytes, knows_expiry)
+
+    def note_turn(self, client_id: str, topic: str) -> None:
+        """Note that what `read_any` returned is sent: what has expired meanwhile is not."""
+        self._servings += 1
+        self._topics.of(client_id)[topic].subscribers[client_id].served = self._servings
 
     def _next_of(
         self, waiting: list[tuple[Topic, Subscription, int]]

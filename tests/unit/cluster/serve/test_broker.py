@@ -619,10 +619,10 @@ def test_who_reads_is_heard_and_who_is_inspected_is_not(tmp_path: Path) -> None:
 # --- what expires -------------------------------------------------------------------------------
 
 
-def put_expiring(bench: BrokerBench, counter: int, ms: int) -> None:
+def put_expiring(bench: BrokerBench, counter: int, ms: int, topic: str = "t") -> None:
     """Publish a text that expires after so many ms, behind a counter."""
     publication = Enveloped(encode_properties(Properties(expires_ms=ms)) + b"p")
-    made = Request(PUT, "r", "t", ME, None, {"counter": counter, "count": 1})
+    made = Request(PUT, "r", topic, ME, None, {"counter": counter, "count": 1})
     made.lengths, made.data = pack([publication])
     request = decode_request(encode_request(made))
     bench.broker.request(b"me", request, bench.now_ms)
@@ -663,6 +663,26 @@ def test_a_get_that_meets_what_has_expired_by_the_clock_waits_for_the_entry_that
     [told] = timed.turn()
     assert timed.store.applied_index == index + 1
     assert (code_of(told), told.body["first_id"], told.body["last_id"]) == ("expired", 1, 1)
+
+
+def test_a_topic_whose_publication_expires_before_it_is_sent_keeps_its_turn(
+    timed: BrokerBench,
+) -> None:
+    timed.ask(SUB, "u")
+    timed.turn()
+    put_expiring(timed, 1, 50)
+    put_expiring(timed, 2, 60_000)
+    timed.turn()
+    put_expiring(timed, 1, 60_000, "u")
+    timed.turn()
+    timed.now_ms += 50
+    timed.ask(GET, "", expiry=True)
+    timed.turn()
+    [told] = timed.turn()
+    assert (code_of(told), told.body["topic"], told.body["first_id"]) == ("expired", "t", 1)
+    timed.ask(GET, "", last_ids={"t": 1}, expiry=True)
+    [given] = timed.turn()
+    assert (given.body["topic"], given.body["id"]) == ("t", 2)
 
 
 def test_who_knows_no_expiry_is_told_of_a_gap_and_sent_no_expiry(timed: BrokerBench) -> None:
