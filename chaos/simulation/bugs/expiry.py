@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from chaos.simulation.bugs.registry import Patches, bug
+from cluster.serve.broker import Broker
 from cluster.store.groups import Groups, SharedGroup
 from cluster.store.publications import Publications, Row
 from cluster.store.tables import Database
@@ -24,12 +25,13 @@ FOUND: Final = {"answered", "rebuilt", "digest", "properties", "ended"}
 
 @bug("nobody is given what has expired", FOUND)
 def what_has_expired_is_given_all_the_same(patches: Patches) -> None:
-    """Deliver from rows whatever they hold."""
+    """Deliver from rows whatever they hold, and wait for no entry that would say otherwise."""
 
     def run(row: Row, first_id: int, count_max: int, log_ms: int, is_over: bool) -> int:
         return _run(row, first_id, count_max, 0, is_over)
 
     patches.attribute(Row, "run", run)
+    patches.attribute(Broker, "_is_over", lambda broker, delivery, now_ms: False)
 
 
 @bug("an expiry counts from when it was stored", FOUND)
