@@ -79,6 +79,14 @@ class Lease:
 PASSED_OVER: Final = Lease("", 0, 0, 0)
 
 
+@dataclass(slots=True)
+class DeadOfTake:
+    """The dead letters of one take: how many, and how many bytes more there is room for."""
+
+    left_bytes: int
+    count: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class TakeRecord:
     """A client's last take, which a repeated request is answered by.
@@ -424,19 +432,12 @@ class Groups:
         given it is told again; nothing, if it was given nothing: then it is given now.
         """
         group.lapse(now_ms)
-        worker = group.workers.get(asked.client_id)
+        worker: TakeRecord | None = None
         if asked.number is not None:
-            if worker is None or worker.epoch != (asked.epoch or 0):
-                if worker is None and (refused := self._make_room_for_worker(group)):
-                    return refused
-                worker = TakeRecord(asked.epoch or 0, -1, 0, [], [], entry)
-                group.workers[asked.client_id] = worker
-            elif asked.number < worker.number:
-                expected = worker.number + 1
-                message = f"`number` {asked.number} is over, {expected} is expected"
-                return Refused("stale_request", message, {"expected": expected})
-            worker.used = entry
-            group.dirty_workers.add(asked.client_id)
+            found = self._worker_of(group, asked, asked.number, entry)
+            if isinstance(found, Refused):
+                return found
+            worker = found
         is_repeated = worker is not None and asked.number == worker.number
         lost = worker.lost if worker and is_repeated else self._settle(group, asked, now_ms)
         token, given, dead = 0, [], 0
@@ -450,6 +451,24 @@ class Groups:
             worker.given, worker.lost = given, lost
         self._changed(group)
         return Done({"token": token, "given": given, "lost": lost, "dead": dead})
+
+    def _worker_of(
+        self, group: SharedGroup, asked: Take, number: int, entry: int
+    ) -> TakeRecord | Refused:
+        """Return what is known of the client's last numbered take; refuse a number that is over."""
+        worker = group.workers.get(asked.client_id)
+        if worker is None or worker.epoch != (asked.epoch or 0):
+            if worker is None and (refused := self._make_room_for_worker(group)):
+                return refused
+            worker = TakeRecord(asked.epoch or 0, -1, 0, [], [], entry)
+            group.workers[asked.client_id] = worker
+        elif number < worker.number:
+            expected = worker.number + 1
+            message = f"`number` {number} is over, {expected} is expected"
+            return Refused("stale_request", message, {"expected": expected})
+        worker.used = entry
+        group.dirty_workers.add(asked.client_id)
+        return worker
 
     def _make_room_for_worker(self, group: SharedGroup) -> Refused | None:
         """Forget whose last take is longest ago and who holds nothing, if there are too many."""
@@ -516,44 +535,16 @@ class Groups:
         """
         client_id = asked.client_id
         room = min(asked.max_count, self._limits.leases_per_client_max - group.held[client_id])
-        left_bytes, dead_bytes = asked.max_bytes, DEAD_BYTES_MAX
         at_ms = now_ms + (group.lease_ms if asked.lease_ms is None else asked.lease_ms)
-        token = group.token + 1
-        dead_letters = self._dead_letters_of(group)
-        again: list[tuple[int, int]] = []
-        dead = 0
-        while (id_ := group.next_due()) is not None:
-            attempt = group.open[id_].attempt + 1
-            has_expired = self._publications.has_expired(group.topic, id_, now_ms)
-            if has_expired and dead_letters is None:
-                self._close(group, id_)
-                continue
-            if dead_letters is not None and (has_expired or attempt > group.max_attempts):
-                reason = EXPIRED if has_expired else _given_up(attempt - 1)
-                size_bytes = self._bury(group, id_, reason, dead_letters, dead, dead_bytes, now_ms)
-                if size_bytes is None:
-                    break
-                dead += 1
-                dead_bytes -= size_bytes
-                self._close(group, id_)
-                dead_letters = self._dead_letters_of(group)
-                continue
-            if len(again) >= min(room, TAKE_AGAIN_MAX):
-                break
-            count, size_bytes = self._publications.measure(group.topic, id_, 1, left_bytes, 1)
-            if not count and again:
-                break
-            left_bytes -= size_bytes if count else left_bytes
-            group.put(id_, Lease(client_id, token, at_ms, attempt))
-            again.append((id_, attempt))
+        lease, dead = Lease(client_id, group.token + 1, at_ms, 1), DeadOfTake(DEAD_BYTES_MAX)
+        again_max = min(room, TAKE_AGAIN_MAX)
+        again, left_bytes = self._give_again(group, lease, again_max, asked.max_bytes, dead, now_ms)
         given = _runs_of_attempts(again)
         for first, last, _ in given:
             group.set_timer(at_ms, first, last)
         room = min(room - len(again), self._room_of(group))
         if room > 0 and group.next_due() is None:
-            more, is_left = self._pass_expired(group, dead, dead_bytes, now_ms)
-            dead += more
-            lease = Lease(client_id, token, at_ms, 1)
+            is_left = self._pass_expired(group, dead, now_ms)
             if group.order is not None:
                 again += self._give_in_order(group, lease, room, left_bytes, bool(given), now_ms)
                 given = _runs_of_attempts(again)
@@ -561,8 +552,44 @@ class Groups:
                 may_wait = bool(given) or is_left
                 given += self._give_next(group, lease, room, left_bytes, may_wait, now_ms)
         if given:
-            group.token = token
-        return given, dead
+            group.token = lease.token
+        return given, dead.count
+
+    def _give_again(
+        self,
+        group: SharedGroup,
+        lease: Lease,
+        count_max: int,
+        left_bytes: int,
+        dead: DeadOfTake,
+        now_ms: int,
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Lease what is due, each with its attempt; let go what has expired or was given too often.
+
+        Return (id, attempt) of what is leased, and how many bytes are left.
+        """
+        given: list[tuple[int, int]] = []
+        while (id_ := group.next_due()) is not None:
+            attempt = group.open[id_].attempt + 1
+            has_expired = self._publications.has_expired(group.topic, id_, now_ms)
+            dead_letters = self._dead_letters_of(group)
+            if dead_letters is None and has_expired:
+                self._close(group, id_)
+            elif dead_letters is not None and (has_expired or attempt > group.max_attempts):
+                reason = EXPIRED if has_expired else _given_up(attempt - 1)
+                if not self._bury(group, id_, reason, dead_letters, dead, now_ms):
+                    break
+                self._close(group, id_)
+            elif len(given) >= count_max:
+                break
+            else:
+                count, size_bytes = self._publications.measure(group.topic, id_, 1, left_bytes, 1)
+                if not count and given:
+                    break
+                left_bytes -= size_bytes if count else left_bytes
+                group.put(id_, Lease(lease.client_id, lease.token, lease.at_ms, attempt))
+                given.append((id_, attempt))
+        return given, left_bytes
 
     def _give_next(
         self,
@@ -641,28 +668,21 @@ class Groups:
         _, key, _ = next(self._publications.keyed(group.topic, group.head + 1, 1))
         return not order.is_taken(key)
 
-    def _pass_expired(
-        self, group: SharedGroup, dead: int, dead_bytes: int, now_ms: int
-    ) -> tuple[int, bool]:
+    def _pass_expired(self, group: SharedGroup, dead: DeadOfTake, now_ms: int) -> bool:
         """Let what has expired behind the head be dead letters, or nothing.
 
-        Return how many are dead, and whether some are left for the next take.
+        Return whether some are left for the next take.
         """
-        before, end = dead, self._publications.expired_to(group.topic, group.head + 1, now_ms)
+        end = self._publications.expired_to(group.topic, group.head + 1, now_ms)
         while group.head < end:
             dead_letters = self._dead_letters_of(group)
             if dead_letters is None:
                 group.head = end
-                break
-            id_ = group.head + 1
-            size_bytes = self._bury(group, id_, EXPIRED, dead_letters, dead, dead_bytes, now_ms)
-            if size_bytes is None:
-                return dead - before, True
-            dead += 1
-            dead_bytes -= size_bytes
-            group.head = id_
-        is_left = self._publications.expired_to(group.topic, group.head + 1, now_ms) > group.head
-        return dead - before, is_left
+            elif self._bury(group, group.head + 1, EXPIRED, dead_letters, dead, now_ms):
+                group.head += 1
+            else:
+                return True
+        return self._publications.expired_to(group.topic, group.head + 1, now_ms) > group.head
 
     def _bury(
         self,
@@ -670,18 +690,16 @@ class Groups:
         id_: int,
         reason: str,
         dead_letters: Topic,
-        dead: int,
-        left_bytes: int,
+        dead: DeadOfTake,
         now_ms: int,
-    ) -> int | None:
+    ) -> bool:
         """Put a dead letter behind what its topic has, whether or not that is full.
 
-        Return how many bytes it had; None: there is no room for it in this take, which has had so
-        many.
+        Return whether there was room for it in this take; the first one has room in any case.
         """
         found = self._publications.cut(group.topic, id_, 1, 0)
-        if dead == DEAD_COUNT_MAX or (dead and len(found.data) > left_bytes):
-            return None
+        if dead.count == DEAD_COUNT_MAX or (dead.count and len(found.data) > dead.left_bytes):
+            return False
         [publication] = unpack(found.lengths, found.data)
         lengths, data = pack([_dead_letter(group, id_, publication, reason)])
         if self._topics.make_room(dead_letters, len(lengths) + len(data)):
@@ -689,7 +707,9 @@ class Groups:
         self._publications.add(dead_letters, 1, lengths, data)
         self._topics.put(dead_letters, now_ms)
         self._publications.floor_moved(dead_letters)
-        return len(found.data)
+        dead.count += 1
+        dead.left_bytes -= len(found.data)
+        return True
 
     def _dead_letters_of(self, group: SharedGroup) -> Topic | None:
         """Return where to a group's dead letters go; None: nowhere, for now."""

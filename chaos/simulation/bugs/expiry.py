@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster.serve.broker import Broker
-from cluster.store.groups import Groups, SharedGroup
+from cluster.store.groups import DeadOfTake, Groups, SharedGroup
 from cluster.store.publications import Publications, Row
 from cluster.store.tables import Database
 from cluster.store.topics import Topic, Topics
@@ -77,12 +77,10 @@ def what_is_given_again_never_expires(patches: Patches) -> None:
 def what_expires_in_a_group_is_dropped(patches: Patches) -> None:
     """Let what has expired and was never given be gone, dead letters or not."""
 
-    def pass_expired(
-        groups: Groups, group: SharedGroup, dead: int, dead_bytes: int, now_ms: int
-    ) -> tuple[int, bool]:
+    def pass_expired(groups: Groups, group: SharedGroup, dead: DeadOfTake, now_ms: int) -> bool:
         name, group.dead_letter = group.dead_letter, ""
         try:
-            return _pass_expired(groups, group, dead, dead_bytes, now_ms)
+            return _pass_expired(groups, group, dead, now_ms)
         finally:
             group.dead_letter = name
 
