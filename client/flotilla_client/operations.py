@@ -607,16 +607,9 @@ class Operations:
         try:
             done = yield from self.asked(ask)
         except (Purged, Gap, Expired) as error:
-            gone, start = error.details["topic"], error.details["first_id"] - 1
-            if self._heard_of(gone, start, 0, patterns, _by(error)):
-                had[gone] = start
-            if self._is_old(error):
-                self.failed(operation, error)
-                return None
-            self.failed(operation, error, cursor=had.get(error.details["topic"]))
-            if not isinstance(error, Expired):
-                self._gone[error.details["topic"]] = error.details["last_id"]
-            raise
+            if self._note_gone(operation, error, had, patterns):
+                raise
+            return None
         except Moved as error:
             self.failed(operation, error)
             details = error.details
@@ -655,6 +648,25 @@ class Operations:
             cursors = self.state.cursors()
             if any(self._told.get(topic) != cursor for topic, cursor in cursors.items()):
                 yield from self.get(None, 0, 1)
+
+    def _note_gone(
+        self,
+        operation: Operation,
+        error: Purged | Gap | Expired,
+        had: dict[str, int],
+        patterns: Mapping[str, int],
+    ) -> bool:
+        """Note what a GET was told is gone; return whether the application has yet to hear it."""
+        topic, start = error.details["topic"], error.details["first_id"] - 1
+        if self._heard_of(topic, start, 0, patterns, _by(error)):
+            had[topic] = start
+        if self._is_old(error):
+            self.failed(operation, error)
+            return False
+        self.failed(operation, error, cursor=had.get(topic))
+        if not isinstance(error, Expired):
+            self._gone[error.details["topic"]] = error.details["last_id"]
+        return True
 
     def _is_old(self, error: Purged | Gap | Expired) -> bool:
         """Return whether this subscriber has all that is gone; what it has not is left in it.
