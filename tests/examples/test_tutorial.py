@@ -60,6 +60,8 @@ def test_the_tutorial_s_commands_do_what_it_says(tmp_path: Path) -> None:
                 timeout=TUTORIAL_S_MAX,
                 check=False,
             )
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"not after {TUTORIAL_S_MAX} s:\n{(tmp_path / 'out.txt').read_text()}")
         finally:
             down = [str(Path(sys.executable).parent / "flotilla-cluster"), "down"]
             subprocess.run(down, cwd=tmp_path, check=False, capture_output=True)

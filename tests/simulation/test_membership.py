@@ -155,7 +155,7 @@ def test_a_crash_while_rejoining_begins_again(make_stage: MakeStage, operation: 
     stage.publish("a", "x")
     stage.start_anew("c")
     stage.world.power_loss("c", at="any", count=operation)
-    stage.run(5.0)
+    stage.until(lambda: not stage.machine("c").up)
     stage.start("c")
     assert readmitted(stage, "c")
     stage.check("c")
