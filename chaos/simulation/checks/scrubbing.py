@@ -17,7 +17,6 @@ from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 from cluster.node import scrub
 from cluster.node.member import Member
-from cluster.store.tables import CHECKED
 
 # A node that runs and is not disturbed has read all that it has within so long, behind its period,
 # and besides what its steps take: with short steps and long jobs a large store takes longer.
@@ -30,11 +29,15 @@ Place = tuple[str, str]  # ("journal", the file's name), or (the table, the row'
 
 @dataclass(slots=True)
 class _Under:
-    """A pass that is under way: `scrubbed`, the product's own; the damage that was there before."""
+    """A pass that is under way: `scrubbed`, the product's own; the damage that was there before.
+
+    `reached`, `size_bytes`: how far it was when it was last looked at.
+    """
 
     scrubbed: object = None
     began_s: float = 0.0
-    reached: tuple[int, ...] = ()
+    reached: tuple[Any, ...] = ()
+    size_bytes: int = 0
     before: set[Place] = field(default_factory=set)
 
 
@@ -89,12 +92,13 @@ class Scrubbing:
         scrubbed = member.scrub._pass
         if scrubbed is not None and scrubbed is not under.scrubbed:
             there = {each for each in self._damaged.get(node.name, ()) if _is_there(node, each)}
-            under = self._passes[node.name] = _Under(scrubbed, self._world.now, (), there)
+            under = _Under(scrubbed, self._world.now, before=there)
+            self._passes[node.name] = under
         if scrubbed is not None:
-            reached = _reached(scrubbed)
-            if reached < under.reached:
+            reached, size_bytes = _reached(scrubbed), scrubbed.size_bytes
+            if size_bytes > under.size_bytes and reached == under.reached:
                 self._invariants.fail("scrub", f"{node.name} reads again what it has read")
-            under.reached = reached
+            under.reached, under.size_bytes = reached, size_bytes
         if node.paused or node.slow_sync_ms or node.clock_rate != 1.0 or member.awaits_worker:
             self._rested_s[node.name] = self._world.now
         late_s = self._world.now - self._rested_s.get(node.name, 0.0)
@@ -121,10 +125,10 @@ class Scrubbing:
                 self._invariants.fail("scrub", f"{name} has read {place}, and does not tell")
 
 
-def _reached(scrubbed: Any) -> tuple[int, ...]:
-    """Return how far a pass is, so that what is later is greater."""
-    table = scrubbed.place.table if scrubbed.place is not None else len(CHECKED)
-    return -len(scrubbed.segments), scrubbed.offset, table
+def _reached(scrubbed: Any) -> tuple[Any, ...]:
+    """Return how far a pass is: no two steps of one begin there."""
+    place = scrubbed.place
+    return len(scrubbed.segments), scrubbed.offset, place and (place.table, place.key)
 
 
 def _place(fields: Mapping[str, Any]) -> Place:
