@@ -252,6 +252,10 @@ class Attached:
             return evidence.detail == "shared" or self._world.net.doubled > 0
         if check == "purge" and evidence.detail == "early":  # for the same reason
             return True
+        if check == "stale_read" and evidence.detail == "nothing" and evidence.other_id is None:
+            # Of any topic: what its principal may not read any more is left out, and no record
+            # says so (seed 202611240128).
+            return bool(self._world.knob("keys"))
         return self._is_of_doubling(check, evidence)
 
     def _is_of_doubling(self, check: str, evidence: Evidence) -> bool:

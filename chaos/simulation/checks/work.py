@@ -73,9 +73,10 @@ class WorkPromises:
         before = self._of_key[item.topic, item.group, (type(item.key), item.key)]
         before.setdefault(item.id, []).append(item)
         first_id = self._reference.ordered_from(item.topic, item.group)
+        expires = self._reference.topics[item.topic].over
         for id_, items in before.items():
-            if first_id is None or not first_id <= id_ < item.id:
-                continue
+            if first_id is None or not first_id <= id_ < item.id or id_ in expires:
+                continue  # what has expired is done
             if not any(each.settled == "ack" for each in items):
                 text = f"{client} is given {item.topic} {item.id}, and {id_} of its key is not done"
                 self._fail("key_order", text)
