@@ -104,7 +104,8 @@ def silent_of(lives: DataFrame, puts: DataFrame, gets: DataFrame, acts: DataFram
     empty = settled(asked_of_any(gets).select(*KEY, "client_id", one_host(), "invoke_ns", "end_ns"))
     if is_never_any(empty):
         met = empty.join(lives.select(*OWNER, "at", "made_by"), ["run_id", "client_id", "at"])
-        return met.withColumn("mark", F.struct(F.lit(0).alias("value"), *KEY[1:])).limit(0)
+        mark = F.struct(F.lit(0).alias("value"), *KEY[1:])
+        return met.withColumns({"t_ns": F.col("invoke_ns"), "mark": mark}).limit(0)
     during = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
     named = lives.where(~F.col("topic").rlike(WILD))
     asks = settled(
