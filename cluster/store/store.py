@@ -1019,16 +1019,16 @@ class Store:
         if is_none:
             topic = self._make(operation.topic, count)
         if topic is not None:
-            first_id = self._add(operation, topic, count)
+            first_id = self._add(operation, topic, count, size_bytes)
         self._clients.record(producer, operation.counter, count, first_id)
         stored = topic is not None
         return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
 
-    def _add(self, operation: Put, topic: Topic, count: int) -> int:
+    def _add(self, operation: Put, topic: Topic, count: int, size_bytes: int) -> int:
         """Put a batch behind what a topic has; return its first id."""
         self._hold(operation, topic)
         batch, log_ms, over = (operation.lengths, operation.data), self.idle.log_ms, NEVER
-        if self._topics.make_room(topic, sum(map(len, batch))):
+        if self._topics.make_room(topic, size_bytes):
             self.groups.gone(topic)
         if operation.has_expiry:
             over = over_ms(log_ms, expiries(*batch))
@@ -1215,11 +1215,13 @@ class Store:
         if (pattern := self.patterns.missed_by(client_id)) is not None:
             return missed(pattern.text, pattern.missed)
         waiting: list[tuple[Topic, Subscription, int]] = []
-        for name in [name for name in own if name not in hidden]:
-            topic, subscription = own[name], own[name].subscribers[client_id]
+        for name, topic in own.items():
+            if name in hidden:
+                continue
+            subscription = topic.subscribers[client_id]
             last_id = last_ids.get(name, subscription.cursor)
-            if refused := _gone(topic, last_id, knows_expiry):
-                return refused
+            if last_id < topic.floor_id and (gone := _gone(topic, last_id, knows_expiry)):
+                return gone
             if last_id < topic.last_id:
                 waiting.append((topic, subscription, last_id))
         if not waiting:

@@ -58,8 +58,8 @@ class Topic:
     that is more; a policy's floor never goes back. `cursors` counts who is at each, subscriber or
     group, `heap` has each of these cursors and perhaps some that nobody is at any more. What is
     purged, dropped or has expired moves no cursor: who has not read up to it is told. `oldest_end`
-    is the last id of the oldest
-    row on disk, 0 without one; `dropped_bytes` of the `added_bytes` ever were collected.
+    is the last id of the oldest row on disk, 0 without one; `dropped_bytes` of the `added_bytes`
+    ever were collected.
     """
 
     number: int

@@ -18,7 +18,7 @@ from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 
 CALM_S: Final = 3.0  # behind the last fault: a leader is there, and what was late has come
-TURN_S_MAX: Final = 0.5  # what a turn takes when no sync is slow
+TURN_S_MAX: Final = 0.5  # a longer one waits for a sync that was slow (seed 202611240033)
 LOOK_S: Final = 0.05  # between looks at what is broken
 # What happens to a node that takes the others' time, whoever has brought it about.
 DISTURBING: Final = frozenset({"fault", "ended", "recover", "snapshot_installed", "readmitted"})
@@ -80,7 +80,7 @@ class Calm:
             node.as_member is not None
             and not node.paused
             and not node.slow_sync_ms
-            and node._busy_until_s <= world.now + TURN_S_MAX  # or it waits for a slow sync still
+            and node.in_turn_until_s <= world.now + TURN_S_MAX
             and not node.disk.full
             and node.clock_rate == 1.0
             for node in world.nodes.values()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from chaos.simulation.checks.reference import Reference
+from chaos.simulation.checks.reference import NEVER, Reference
 from flotilla_client import WorkItem
 from flotilla_client.work import LeaseBook
 
@@ -73,10 +73,12 @@ class WorkPromises:
         before = self._of_key[item.topic, item.group, (type(item.key), item.key)]
         before.setdefault(item.id, []).append(item)
         first_id = self._reference.ordered_from(item.topic, item.group)
-        expires = self._reference.topics[item.topic].over
+        over, log_ms = self._reference.topics[item.topic].over, self._reference.log_ms
         for id_, items in before.items():
-            if first_id is None or not first_id <= id_ < item.id or id_ in expires:
-                continue  # what has expired is done
+            if first_id is None or not first_id <= id_ < item.id:
+                continue
+            if over.get(id_, NEVER) <= log_ms:
+                continue  # it has expired: nobody is to do it
             if not any(each.settled == "ack" for each in items):
                 text = f"{client} is given {item.topic} {item.id}, and {id_} of its key is not done"
                 self._fail("key_order", text)

@@ -224,6 +224,11 @@ class SimNode:
         return self._upkeep.room.is_low
 
     @property
+    def in_turn_until_s(self) -> float:
+        """When the last turn that has begun is over, slow syncs included."""
+        return self._busy_until_s
+
+    @property
     def has_job(self) -> bool:
         """True while a job of the worker is under way."""
         return self._worker.is_under_way
