@@ -21,13 +21,18 @@ TOPICS = {f"m.{number}": number for number in range(100)}
 def waited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Yield of each change whether its disk was waited for."""
     begins: list[bool] = []
-    begin = State._begin
+    begin, wait = State._begin, State.wait_for_changes
 
     def noted(self: State, durable: bool) -> None:
         begins.append(durable)
         begin(self, durable)
 
+    def noted_wait(self: State) -> None:
+        begins.append(True)
+        wait(self)
+
     monkeypatch.setattr(State, "_begin", noted)
+    monkeypatch.setattr(State, "wait_for_changes", noted_wait)
     monkeypatch.setattr(Operations, "opened", lambda self: iter(()))
     return begins
 
@@ -49,6 +54,7 @@ def test_a_pattern_of_many_topics_waits_for_the_disk_a_few_times(
     body = {"pattern": 7, "topics": TOPICS, "placed": {"m.3": 5}, "resumed": False}
     assert answered(operations.subscribe("m.*"), body).topics == TOPICS
     assert (len(waited) > len(TOPICS), sum(waited) < 5) == (True, True)
+    assert waited[-1], "what came last is on no disk yet"
     state.close()
 
     state = State(tmp_path / "s", OUTBOX_BYTES_MAX)
@@ -57,5 +63,6 @@ def test_a_pattern_of_many_topics_waits_for_the_disk_a_few_times(
     waited.clear()
     assert answered(operations.unsubscribe("m.*"), {"was_subscribed": True, "topics": ["m.8"]})
     assert sum(waited) < 5
+    assert waited[-1], "what came last is on no disk yet"
     assert (state.cursors(), state.patterns()) == ({"m.8": 8}, {})
     state.close()

@@ -665,6 +665,21 @@ def test_a_get_that_meets_what_has_expired_by_the_clock_waits_for_the_entry_that
     assert (code_of(told), told.body["first_id"], told.body["last_id"]) == ("expired", 1, 1)
 
 
+def test_who_asks_for_any_topic_is_given_the_one_that_was_given_longest_ago(
+    bench: BrokerBench,
+) -> None:
+    bench.ask(SUB, "u")
+    bench.turn()
+    for counter, topic in ((1, "t"), (2, "t"), (1, "u")):
+        bench.ask(PUT, topic, counter=counter, publication="p")
+        bench.turn()
+    given = []
+    for last_ids in ({}, {"t": 1}, {"t": 1, "u": 1}):
+        bench.ask(GET, "", last_ids=last_ids, max_count=1)
+        given += [(answer.body["topic"], answer.body["id"]) for answer in bench.turn()]
+    assert given == [("t", 1), ("u", 1), ("t", 2)]
+
+
 def test_a_topic_whose_publication_expires_before_it_is_sent_keeps_its_turn(
     timed: BrokerBench,
 ) -> None:
