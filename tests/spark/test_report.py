@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from analytics.common import session
 from analytics.common.table_store import InDriver
 from analytics.common.verdict import (
     InjectedFault,
@@ -81,17 +82,16 @@ def recorded() -> list[Row]:
 
 
 def kept(spark: SparkSession, rows: list[Row], directory: Path) -> History:
-    """Return the history of `rows` in memory; only what is asked of it is computed."""
+    """Return the history of `rows`, its tables kept as a check keeps them.
+
+    Otherwise the plan of each would have in it those of all that it is made of.
+    """
     lines = spark.createDataFrame([(json.dumps(row),) for row in rows], "value STRING")
-    events, truth = parse(lines).cache(), none(spark)
-    tables = build(events, tallies_of(events), truth, lambda _name, table: table)
-    return History(
-        LoadedFiles(rows[0]["run_id"]),
-        events,
-        tables,
-        InDriver(spark, directory / "parquet"),
-        truth,
-    )
+    session.fit(spark, len(rows), size_bytes=0)
+    keeper, truth = InDriver(spark, directory / "parquet"), none(spark)
+    events = keeper.table("events", parse(lines))
+    tables = build(events, keeper.table("tallies", tallies_of(events)), truth, keeper.table)
+    return History(LoadedFiles(rows[0]["run_id"]), events, tables, keeper, truth)
 
 
 @pytest.fixture(scope="module")
