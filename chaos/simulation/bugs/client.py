@@ -43,7 +43,7 @@ def silence_counts_as_refusal(patches: Patches) -> None:
     patches.attribute(Exchange, "silent", silent)
 
 
-@bug("a counter is given once", {"content", "lost", "inconsistent_id"})
+@bug("a counter is given once", {"content", "kept", "lost", "inconsistent_id"})
 def counter_is_given_again_after_an_error(patches: Patches) -> None:
     """Withdraw a publication after any error, definite or not."""
 
