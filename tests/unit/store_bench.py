@@ -13,10 +13,15 @@ from tests.unit.model_store import MEMBERS, SMALL, Answer, answer_of
 
 
 class Bench:
-    """A store under a test's hands: each call is one entry of one operation, committed."""
+    """A store under a test's hands: each call is one entry of one operation, committed.
+
+    `now_ms`: the time that the next entry is stamped with.
+    """
+
+    now_ms = 1
 
     def __init__(self, path: Path, limits: Limits = SMALL) -> None:
-        self.path = path
+        self.path, self._limits = path, limits
         self.store = Store.open(path, MEMBERS, limits)
 
     @classmethod
@@ -28,13 +33,13 @@ class Bench:
         bench.ok(Subscribe("s", None, "t", None))
         return bench
 
-    def reopen(self, limits: Limits = SMALL) -> None:
+    def reopen(self, limits: Limits | None = None) -> None:
         """Close the store and open it again, as a restart does."""
         self.store.close()
-        self.store = Store.open(self.path, {}, limits)
+        self.store = Store.open(self.path, {}, limits or self._limits)
 
     def apply(self, *operations: Operation) -> list[Answer]:
-        payload = encode(1, operations)
+        payload = encode(self.now_ms, operations)
         outcomes = self.store.apply(self.store.applied_index + 1, 1, payload)
         self.store.commit()
         return [answer_of(outcome) for outcome in outcomes]

@@ -76,15 +76,6 @@ class ExpiryBench(Bench):
         bench.ok(Subscribe("s", None, "t", None))
         return bench
 
-    def reopen(self, limits: Limits = LIMITS) -> None:
-        super().reopen(limits)
-
-    def apply(self, *operations: Operation) -> list[Any]:
-        payload = encode(self.now_ms, operations)
-        outcomes = self.store.apply(self.store.applied_index + 1, 1, payload)
-        self.store.commit()
-        return [answer_of(outcome) for outcome in outcomes]
-
     def publish(self, *publications: bytes) -> int:
         self.counter += len(publications)
         first = self.counter - len(publications) + 1

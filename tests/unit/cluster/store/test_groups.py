@@ -41,7 +41,8 @@ from cluster.wire.levels import LEVEL_OF_KEY_ORDER
 from flotilla_client.properties import Enveloped, Properties, decode
 from flotilla_client.properties import encode as envelope_of
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX, pack, text_of, unpack
-from tests.unit.model_store import MEMBERS, SMALL, Answer, ModelStore, answer_of
+from tests.unit.model_store import MEMBERS, SMALL, ModelStore, answer_of
+from tests.unit.store_bench import Bench
 
 LIMITS = replace(SMALL, clients_max=6, groups=GroupLimits(3, 30, 20, 8, 2, 5))
 LEASE_MS = 1_000
@@ -66,35 +67,22 @@ def taking(
     return Take(client, epoch, "t", "g", number, count, max_bytes, None, acks, naks, extends)
 
 
-class GroupsBench:
+class GroupsBench(Bench):
     """A store with the clients a, b and the publisher p; each call is an entry at `now_ms`."""
 
     def __init__(self, path: Path, limits: Limits = LIMITS) -> None:
-        self.path, self.limits, self.now_ms = path, limits, 1
-        self.store = Store.open(path, MEMBERS, limits)
+        super().__init__(path, limits)
         self.counter = 0
         self.ok(Raise(LEVEL_OF_KEY_ORDER))
         for client in "abp":
             self.ok(Register(client, True, None, ""))
 
-    def reopen(self) -> None:
+    def reopen(self, limits: Limits | None = None) -> None:
         digest = self.store.digest()
-        self.store.close()
-        self.store = Store.open(self.path, {}, self.limits)
+        super().reopen(limits)
         assert self.store.digest() == digest
 
-    def apply(self, *operations: Operation) -> list[Answer]:
-        payload = encode(self.now_ms, operations)
-        outcomes = self.store.apply(self.store.applied_index + 1, 1, payload)
-        self.store.commit()
-        return [answer_of(outcome) for outcome in outcomes]
-
-    def ok(self, operation: Operation) -> dict[str, Any]:
-        [(code, body)] = self.apply(operation)
-        assert code == "ok", (operation, code, body)
-        return body
-
-    def put(self, *publications: bytes, topic: str = "t") -> None:
+    def publish(self, *publications: bytes, topic: str = "t") -> None:
         own = any(type(each) is Enveloped for each in publications)
         batch = pack(publications)
         self.ok(Put("p", None, topic, self.counter, *batch, has_properties=own))
@@ -129,8 +117,8 @@ def bench(tmp_path: Path) -> Iterator[GroupsBench]:
         "dead_letter": "",
         "ordered_by_key": False,
     }
-    bench.put(b"1", b"2", b"3")
-    bench.put(b"4", b"5")
+    bench.publish(b"1", b"2", b"3")
+    bench.publish(b"4", b"5")
     yield bench
     bench.store.close()
 
@@ -207,7 +195,7 @@ def test_a_new_process_or_a_dropped_client_loses_its_leases_at_once(bench: Group
 
 def test_a_take_is_bounded_by_bytes_but_for_its_first(bench: GroupsBench) -> None:
     bench.take("a", 5)
-    bench.put(b"x" * 100, b"y" * 100, b"z" * 10)
+    bench.publish(b"x" * 100, b"y" * 100, b"z" * 10)
     assert bench.take("b", 10, max_bytes=50)["given"] == [[6, 6, 1]]
     assert bench.take("b", 10, max_bytes=105)["given"] == [[7, 7, 1]]
     bench.now_ms += LEASE_MS
@@ -299,7 +287,7 @@ def test_a_dead_letter_keeps_its_properties_and_is_as_it_was_without_room_for_he
     large = b"x" * PUBLICATION_BYTES_MAX
     full = Enveloped(envelope_of(Properties(None, {f"h{n}": "v" for n in range(64)})) + b"full")
     for publication in (kept, large, full):
-        bench.put(publication)
+        bench.publish(publication)
     for _ in range(4):
         token = bench.take("b", 10, max_bytes=2**20)["token"]
         bench.take("b", 0, naks=[(token, 6, 8, 0)])
@@ -409,7 +397,7 @@ def test_behind_a_restart_a_topic_s_policy_leaves_what_its_groups_have_not_settl
 ) -> None:
     bench.ok(SetTopic("t", {"keep": "unread", "amount": 0}, True, True))
     bench.reopen()
-    bench.put(b"6")  # the floor is looked for again
+    bench.publish(b"6")  # the floor is looked for again
     bench.store.collect_garbage(100)
     assert bench.floor() == 0
     assert bench.read("a", bench.take("a")) == [b"1", b"2", b"3", b"4", b"5", b"6"]
@@ -445,7 +433,7 @@ def test_a_purge_settles_what_it_removes(bench: GroupsBench) -> None:
 def test_groups_their_open_publications_and_a_clients_leases_have_limits(
     bench: GroupsBench,
 ) -> None:
-    bench.put(*[b"x"] * 30)
+    bench.publish(*[b"x"] * 30)
     assert bench.take("a", 30)["given"] == [[1, 8, 1]]
     assert bench.take("a", 30)["given"] == []
     assert bench.take("b", 30)["given"] == [[9, 16, 1]]
@@ -493,7 +481,7 @@ def ids(taken: dict[str, Any]) -> list[int]:
 def test_the_next_one_of_a_key_is_leased_when_the_one_before_is_acknowledged(
     ordered: GroupsBench,
 ) -> None:
-    ordered.put(*map(keyed, ("k", "k", None, "l", None, "k")))
+    ordered.publish(*map(keyed, ("k", "k", None, "l", None, "k")))
     first = ordered.take("a")
     assert ids(first) == [1, 3, 4, 5]
     assert ids(ordered.take("b")) == []
@@ -507,7 +495,7 @@ def test_the_next_one_of_a_key_is_leased_when_the_one_before_is_acknowledged(
 
 
 def test_a_delayed_nak_holds_up_its_key_alone(ordered: GroupsBench) -> None:
-    ordered.put(*map(keyed, ("k", "k", "l", "l")))
+    ordered.publish(*map(keyed, ("k", "k", "l", "l")))
     taken = ordered.take("a")
     assert ids(taken) == [1, 3]
     token = taken["token"]
@@ -520,7 +508,7 @@ def test_a_delayed_nak_holds_up_its_key_alone(ordered: GroupsBench) -> None:
 def test_a_lease_that_runs_out_is_given_again_before_the_next_one_of_its_key(
     ordered: GroupsBench,
 ) -> None:
-    ordered.put(*map(keyed, ("k", "k")))
+    ordered.publish(*map(keyed, ("k", "k")))
     late = ordered.take("a")
     ordered.now_ms += LEASE_MS
     assert ordered.take("b")["given"] == [[1, 1, 2]]
@@ -531,7 +519,7 @@ def test_a_lease_that_runs_out_is_given_again_before_the_next_one_of_its_key(
 def test_a_dead_letter_lets_the_next_one_of_its_key_go(ordered: GroupsBench) -> None:
     ordered.ok(Subscribe("p", None, "dead", None))
     ordered.ok(making(max_attempts=1, dead_letter="dead"))
-    ordered.put(*map(keyed, ("k", "k", "k")))
+    ordered.publish(*map(keyed, ("k", "k", "k")))
     assert ids(ordered.take("a")) == [1]
     ordered.now_ms += LEASE_MS
     taken = ordered.take("b")
@@ -539,13 +527,13 @@ def test_a_dead_letter_lets_the_next_one_of_its_key_go(ordered: GroupsBench) -> 
 
 
 def test_texts_and_bytes_are_two_keys(ordered: GroupsBench) -> None:
-    ordered.put(keyed("k"), keyed(b"k"), keyed("k"), keyed(b"k"))
+    ordered.publish(keyed("k"), keyed(b"k"), keyed("k"), keyed(b"k"))
     assert ids(ordered.take("a")) == [1, 2]
 
 
 def test_a_hot_key_stops_others_only_where_as_many_wait_as_may(ordered: GroupsBench) -> None:
     behind_max = LIMITS.groups.behind_per_group_max
-    ordered.put(*[keyed("hot")] * (behind_max + 2), keyed("cold"), keyed(None))
+    ordered.publish(*[keyed("hot")] * (behind_max + 2), keyed("cold"), keyed(None))
     taken = ordered.take("a")
     assert ids(taken) == [1]
     group = ordered.store.groups.get("t", "g")
@@ -560,7 +548,7 @@ def test_a_take_looks_ahead_so_far_and_the_next_one_goes_on(
     ordered: GroupsBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "TAKE_LOOK_MAX", 3)
-    ordered.put(*map(keyed, ("k", "k", "k", "k", "l")))
+    ordered.publish(*map(keyed, ("k", "k", "k", "k", "l")))
     assert ids(ordered.take("a")) == [1]
     group = ordered.store.groups.get("t", "g")
     assert group is not None
@@ -571,8 +559,8 @@ def test_a_take_looks_ahead_so_far_and_the_next_one_goes_on(
 def test_what_waits_behind_its_key_is_known_when_the_store_is_opened_again(
     ordered: GroupsBench,
 ) -> None:
-    ordered.put(*map(keyed, ("k", None, "k")))
-    ordered.put(*map(keyed, ("l", "k", "l")))
+    ordered.publish(*map(keyed, ("k", None, "k")))
+    ordered.publish(*map(keyed, ("l", "k", "l")))
     taken = ordered.take("a")
     ordered.reopen()
     assert ids(ordered.take("b")) == []
@@ -583,7 +571,7 @@ def test_what_waits_behind_its_key_is_known_when_the_store_is_opened_again(
 
 
 def test_a_purge_lets_the_next_one_of_a_key_go(ordered: GroupsBench) -> None:
-    ordered.put(*map(keyed, ("k", "k", "k")))
+    ordered.publish(*map(keyed, ("k", "k", "k")))
     ordered.take("a")
     ordered.store.groups.take_stirred()
     ordered.ok(Purge("t", 2, True))
@@ -604,7 +592,7 @@ def test_a_group_is_joined_as_it_was_made_or_not_at_all(ordered: GroupsBench) ->
 def test_a_group_begins_where_it_is_told_to(tmp_path: Path) -> None:
     bench = GroupsBench(tmp_path / "store.db")
     bench.ok(Subscribe("b", None, "t", None))
-    bench.put(b"1", b"2", b"3")
+    bench.publish(b"1", b"2", b"3")
     assert bench.ok(making(start="earliest"))["last_id"] == 0
     assert bench.ok(making("h", start=2))["last_id"] == 1
     assert bench.ok(making("i"))["last_id"] == 3
@@ -619,7 +607,7 @@ def test_a_group_that_is_moved_begins_anew_and_its_leases_are_nobodys(tmp_path: 
     bench = GroupsBench(tmp_path / "store.db")
     bench.ok(making(ordered_by_key=True))
     bench.ok(Subscribe("b", None, "t", None))  # so that all of it is kept
-    bench.put(*map(keyed, ("k", "k", "l", None)))
+    bench.publish(*map(keyed, ("k", "k", "l", None)))
     taken = bench.take("a")
     bench.take("a", 1, acks=[(taken["token"], 1, 1)])
     assert bench.ok(SeekGroup("t", "g", 1, True)) == {"last_id": 0}
@@ -789,7 +777,7 @@ def limited(path: Path, limits: GroupLimits, **others: int) -> GroupsBench:
 def test_what_waits_behind_its_key_is_open_too_so_it_has_the_same_limit(tmp_path: Path) -> None:
     bench = limited(tmp_path / "store.db", GroupLimits(3, 30, 4, 8, 2, 100))
     bench.ok(making(ordered_by_key=True))
-    bench.put(*[keyed("k")] * 10)
+    bench.publish(*[keyed("k")] * 10)
     assert ids(bench.take("a", 5)) == [1]
     group = bench.store.groups.get("t", "g")
     assert group is not None
@@ -797,7 +785,7 @@ def test_what_waits_behind_its_key_is_open_too_so_it_has_the_same_limit(tmp_path
 
 
 def test_who_has_as_much_as_he_may_has_no_work_and_others_have(bench: GroupsBench) -> None:
-    bench.put(*[b"x"] * 10)
+    bench.publish(*[b"x"] * 10)
     bench.take("a", 8)
     group = bench.store.groups.get("t", "g")
     assert group is not None
@@ -810,9 +798,9 @@ def test_a_dead_letter_goes_nowhere_where_its_topic_is_at_its_last_id(tmp_path: 
     bench = limited(tmp_path / "store.db", LIMITS.groups, id_max=1)
     bench.ok(making(max_attempts=1, dead_letter="dead"))
     bench.ok(Subscribe("b", None, "dead", None))
-    bench.put(b"1")
+    bench.publish(b"1")
     bench.counter = 0
-    bench.put(b"full", topic="dead")
+    bench.publish(b"full", topic="dead")
     for attempt in (1, 2):
         taken = bench.take("a", 1)
         assert (taken["given"], taken["dead"]) == ([[1, 1, attempt]], 0)
@@ -829,9 +817,9 @@ def test_what_a_put_drops_is_open_in_no_group(tmp_path: Path) -> None:
     bench = GroupsBench(tmp_path / "store.db")
     dropping(bench, "t")
     bench.ok(making())
-    bench.put(b"x" * 16)
+    bench.publish(b"x" * 16)
     bench.take("a", 1)
-    bench.put(b"y" * 30)
+    bench.publish(b"y" * 30)
     group = bench.store.groups.get("t", "g")
     assert group is not None
     assert (dict(group.open), group.head) == ({}, 1)
@@ -842,11 +830,11 @@ def test_what_a_dead_letter_drops_is_open_in_no_group(tmp_path: Path) -> None:
     dropping(bench, "dead")
     bench.ok(making("of-the-dead", "dead"))
     bench.ok(making(max_attempts=1, dead_letter="dead"))
-    bench.put(b"x" * 30, topic="dead")
+    bench.publish(b"x" * 30, topic="dead")
     of_the_dead = Take("b", None, "dead", "of-the-dead", None, 5, 1_000, None, [], [], [])
     assert bench.ok(of_the_dead)["given"] == [[1, 1, 1]]
     bench.counter = 0
-    bench.put(b"y")
+    bench.publish(b"y")
     token = bench.take("a", 1)["token"]
     assert bench.take("a", 1, naks=[(token, 1, 1, 0)])["dead"] == 1
     group = bench.store.groups.get("dead", "of-the-dead")

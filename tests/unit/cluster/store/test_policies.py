@@ -50,15 +50,6 @@ class PolicyBench(store_bench.Bench):
             bench.ok(Register(client, True, None, ""))
         return bench
 
-    def reopen(self, limits: Limits = LIMITS) -> None:
-        super().reopen(limits)
-
-    def apply(self, *operations: Operation) -> list[Answer]:
-        payload = encode(self.now_ms, operations)
-        outcomes = self.store.apply(self.store.applied_index + 1, 1, payload)
-        self.store.commit()
-        return [answer_of(outcome) for outcome in outcomes]
-
     def sub(self, start: Any = "new", topic: str = "t", client: str = "s") -> dict[str, Any]:
         return self.ok(Subscribe(client, None, topic, None, start=start))
 
