@@ -861,7 +861,7 @@ def _quotas(
     if rng.random() < RATES_SHARE:
         quotas["quota_bytes_per_s"] = rng.choice(
             (100_000, 300_000)
-        )  # all is read within PROGRESS_S_MAX
+        )  # all is read in time
     tight = {
         "quota_topics": 1,
         "quota_parked_gets": 1,
