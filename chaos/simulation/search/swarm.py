@@ -859,9 +859,7 @@ def _quotas(
     if rng.random() < RATES_SHARE:
         quotas["quota_requests_per_s"] = rng.choice((20, 60))
     if rng.random() < RATES_SHARE:
-        quotas["quota_bytes_per_s"] = rng.choice(
-            (100_000, 300_000)
-        )  # all is read in time
+        quotas["quota_bytes_per_s"] = rng.choice((100_000, 300_000))  # all is read in time
     tight = {
         "quota_topics": 1,
         "quota_parked_gets": 1,
