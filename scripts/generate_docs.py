@@ -21,7 +21,7 @@ from cluster.serve import intake
 from cluster.settings import config
 from cluster.settings.config import MEMBER_COUNTS
 from cluster.store import acts, store
-from flotilla_client import client, connection, names, producer, protocol, state
+from flotilla_client import connection, names, producer, protocol, retry, state
 from flotilla_client.protocol import ERRORS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -222,7 +222,7 @@ CLIENT_LIMITS: Final = (
         "count",
         "`ValueError`",
     ),
-    ("a deadline (`deadline_ms`)", client.DEADLINE_MS_MAX, "ms", "`ValueError`"),
+    ("how long a call may try (`timeout`)", retry.DEADLINE_MS_MAX, "ms", "`ValueError`"),
     (
         "hosts whose names it looks up at the same time, in a process",
         names.LOOKUPS_MAX,

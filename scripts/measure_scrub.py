@@ -58,7 +58,7 @@ def main() -> None:
                 client.subscribe("t")
                 batch = [bytes(SIZE_BYTES)] * BACKLOG_BATCH
                 for _ in range(BACKLOG // BACKLOG_BATCH):
-                    client.put_many("t", batch)
+                    client.publish_many("t", batch)
             took_ms: dict[str, list[float]] = {name: [] for name in SETTINGS}
             before = {name: read_bytes(cluster) for name, cluster in clusters.items()}
             began_s = time.monotonic()
@@ -66,7 +66,7 @@ def main() -> None:
                 for name in SETTINGS if each % 2 else reversed(SETTINGS):
                     for _ in range(PUTS):
                         at_s = time.perf_counter()
-                        clients[name].put("t", bytes(SIZE_BYTES))
+                        clients[name].publish("t", bytes(SIZE_BYTES))
                         took_ms[name].append(1000 * (time.perf_counter() - at_s))
             used_s = {name: -processor_s(cluster) for name, cluster in clusters.items()}
             time.sleep(IDLE_S)

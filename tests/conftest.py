@@ -59,6 +59,9 @@ hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, de
 hypothesis.settings.register_profile("local", print_blob=True, deadline=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+# An old name of the library is an error in the processes that tests start, as it is in theirs.
+os.environ["PYTHONWARNINGS"] = "error:flotilla_client:DeprecationWarning"
+
 # Who runs the tests in the background has it ignored, and so would all processes that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

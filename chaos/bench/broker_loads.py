@@ -62,7 +62,7 @@ class BrokerClient(Protocol):
 
 
 class OurClient:
-    """`AsyncClient.put`, to a topic that somebody subscribes to."""
+    """`AsyncClient.publish`, to a topic that somebody subscribes to."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._client = AsyncClient(endpoints)
@@ -70,7 +70,7 @@ class OurClient:
 
     async def publish(self) -> None:
         """Publish once."""
-        result = await self._client.put(TOPIC, PUBLICATION)
+        result = await self._client.publish(TOPIC, PUBLICATION)
         if not result.stored:
             raise BenchError("nobody subscribes any more, so nothing was stored")
 

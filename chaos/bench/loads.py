@@ -121,7 +121,7 @@ def measure_latencies(
     sample = putter.frames()
     caller.call(sample)
     with Client([leader]) as client:
-        client.put(topic, PUBLICATION)
+        client.publish(topic, PUBLICATION)
         for _ in range(ROUNDS):
             before_s = time.process_time()
             result.put += call_in_turn(caller, putter.frames, share_s)
@@ -139,7 +139,7 @@ def _client_puts(client: Client, topic: str, seconds: float) -> list[float]:
     took: list[float] = []
     end = time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
-        client.put(topic, PUBLICATION)
+        client.publish(topic, PUBLICATION)
         took.append(time.perf_counter() - began)
     return took
 
@@ -208,7 +208,7 @@ async def _await_puts(endpoints: Sequence[str], topic: str, seconds: float, work
     async with AsyncClient(endpoints) as client:
         await client.open()
         with _worked(work):
-            await _in_tasks(lambda: client.put(topic, PUBLICATION), seconds, work)
+            await _in_tasks(lambda: client.publish(topic, PUBLICATION), seconds, work)
 
 
 async def _await_sends(endpoints: Sequence[str], topic: str, seconds: float, work: Work) -> None:
@@ -240,7 +240,7 @@ def _put_in_threads(endpoints: Sequence[str], topic: str, seconds: float, work: 
         def loop() -> int:
             count = 0
             while time.monotonic() < end_s:
-                client.put(topic, PUBLICATION)
+                client.publish(topic, PUBLICATION)
                 count += 1
             return count
 
@@ -273,7 +273,7 @@ def consume(report: Callable[[Stream | None], None], endpoints: Sequence[str], t
         count, began_s, heard_s = 0, 0.0, time.monotonic()
         last = b""
         while last != END:
-            delivery = client.get(topic, GET_WAIT_MS, BATCH_COUNT_MAX)
+            delivery = client.get(topic, idle=GET_WAIT_MS / 1000, max_count=BATCH_COUNT_MAX)
             now_s = time.monotonic()
             if delivery is not None:
                 count, last = count + len(delivery.publications), delivery.publications[-1]
@@ -377,11 +377,11 @@ def measure_gap(
 
     timer = threading.Timer(random.Random(seed).uniform(*KILL_DELAY_S), kill)
     with Client(endpoints) as client:
-        client.put(topic, PUBLICATION)
+        client.publish(topic, PUBLICATION)
         timer.start()
         while True:
             began_s = time.monotonic()
-            client.put(topic, PUBLICATION)
+            client.publish(topic, PUBLICATION)
             if killed_s and began_s > killed_s[0]:
                 break
         report(time.monotonic() - killed_s[0])

@@ -298,7 +298,7 @@ def _restart_all(stage: BenchStage) -> float:
     began = time.monotonic()
     stage.cluster.start_all()
     with Client(stage.endpoints()) as client:
-        client.put("restart", loads.PUBLICATION)
+        client.publish("restart", loads.PUBLICATION)
     return time.monotonic() - began
 
 

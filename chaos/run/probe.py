@@ -43,7 +43,7 @@ def open_probe(plan: RunPlan) -> Callable[[list[str], ProcessRecorder], ClientPr
         client = Client(
             endpoints,
             state_dir=plan.directory / "clients" / "runner",
-            deadline_ms=plan.experiment.workload.deadline_ms,
+            timeout=plan.experiment.workload.deadline_ms / 1000,
             observer=WorkloadObserver(recorder),
             rng=random.Random(plan.seed),
         )

@@ -80,7 +80,7 @@ def is_settled(endpoints: Mapping[str, str]) -> bool:
 
 
 def _applied_index(endpoint: str) -> int | None:
-    with Client([endpoint], deadline_ms=STATUS_MS_MAX) as client:
+    with Client([endpoint], timeout=STATUS_MS_MAX / 1000) as client:
         try:
             status = client.status()
         except FlotillaError:

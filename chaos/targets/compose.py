@@ -292,7 +292,7 @@ class ComposeTarget(Networked):
 
 
 def _status(endpoint: str) -> dict[str, Any] | None:
-    with Client([endpoint], deadline_ms=STATUS_MS_MAX) as client:
+    with Client([endpoint], timeout=STATUS_MS_MAX / 1000) as client:
         try:
             return dict(client.status())
         except FlotillaError:

@@ -19,7 +19,8 @@ class GathererProcess(SubscriberProcess):
         if not self.undrained():
             return IDLE_S
         parameters = self.parameters
-        self.take(self.client.get(None, parameters.get_wait_ms, parameters.get_count_max))
+        idle = parameters.get_wait_ms / 1000
+        self.take(self.client.get(idle=idle, max_count=parameters.get_count_max))
         return parameters.pause_s if self.tombstones is None else 0.0
 
 

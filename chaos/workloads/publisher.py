@@ -54,8 +54,11 @@ class WorkloadPublisher:
         self._texts = texts
 
     def put(self, topic: str, count: int = 1) -> list[PutResult]:
-        """Publish the topic's next `count` payloads. Raises FlotillaError."""
-        return self._client.put_many(topic, self.next(topic, count))
+        """Publish the topic's next `count` payloads. Raises FlotillaError.
+
+        Experiments publish where nobody subscribes on purpose; the record says what was stored.
+        """
+        return self._client.publish_many(topic, self.next(topic, count), allow_unheard=True)
 
     def next(self, topic: str, count: int) -> list[str]:
         """Return the topic's next payloads; they have to be published before any other."""

@@ -84,7 +84,7 @@ def open_client(config: ClientConfig, observer: MortalObserver) -> Client:
     return Client(
         config.endpoints,
         state_dir=config.state,
-        deadline_ms=config.deadline_ms,
+        timeout=config.deadline_ms / 1000,
         observer=observer,
         rng=random.Random(config.seed),
     )

@@ -44,7 +44,7 @@ class SubscriberProcess(ClientWorkload):
     def _get(self, topic: str) -> Delivery | None:
         return self.client.get(
             topic,
-            wait_ms=self.parameters.get_wait_ms // len(self.undrained()),
+            idle=self.parameters.get_wait_ms // len(self.undrained()) / 1000,
             max_count=self.parameters.get_count_max,
         )
 

@@ -19,12 +19,14 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from flotilla_client import checks, protocol
+from flotilla_client.checks import Duration
 from flotilla_client.client import Client
 from flotilla_client.errors import BY_CODE, FlotillaError, Unavailable, UnknownTopic
+from flotilla_client.old_names import deadline_of
 from flotilla_client.operations import Ask, Steps, check_client_id, check_topic
 from flotilla_client.policies import parse_keep
 from flotilla_client.protocol import ProtocolError, Request
-from flotilla_client.retry import DEADLINE_MS, Done
+from flotilla_client.retry import Done
 from flotilla_client.rows import (
     ActDone,
     Checkpointed,
@@ -63,10 +65,11 @@ class Admin:
         endpoints: Sequence[str] | str,
         *,
         key: str | Path | None = None,
-        deadline_ms: int = DEADLINE_MS,
+        deadline_ms: int | None = None,
+        timeout: Duration | None = None,
     ) -> None:
-        self._client = Client(endpoints, deadline_ms=deadline_ms, key=key)
-        self._deadline_ms: float = deadline_ms
+        self._deadline_ms = deadline_of(timeout, deadline_ms)
+        self._client = Client(endpoints, timeout=self._deadline_ms / 1000, key=key)
 
     @classmethod
     def over(cls, client: Client) -> Self:

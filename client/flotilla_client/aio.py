@@ -31,7 +31,6 @@ import zmq
 from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.checks import Duration
 from flotilla_client.client import (
-    DEADLINE_MS_MAX,
     GIVE_BACK_MS_MAX,
     MESSAGES_COUNT,
     NOT_GIVEN_BACK,
@@ -63,6 +62,7 @@ from flotilla_client.log import LOG
 from flotilla_client.losses import Losses
 from flotilla_client.names import Address
 from flotilla_client.observer import Observer
+from flotilla_client.old_names import deadline_of, idle_of, warn_of
 from flotilla_client.operations import (
     Ask,
     Operations,
@@ -93,7 +93,7 @@ from flotilla_client.reading import (
     this_task,
 )
 from flotilla_client.retry import (
-    DEADLINE_MS,
+    DEADLINE_MS_MAX,
     Action,
     Close,
     Done,
@@ -555,8 +555,8 @@ class AsyncClient:
 
     Operations run beside each other: what several tasks publish is joined, and reads wait for
     nobody. What changes the client itself (`subscribe`, `adopt`, …) takes turns. Cancelling one
-    leaves the others alone: a cancelled `put` was never taken, or may have happened and stays in
-    the outbox if not (the error's notes say which); a cancelled `get` has taken nothing.
+    leaves the others alone: a cancelled `publish` was never taken, or may have happened and stays
+    in the outbox if not (the error's notes say which); a cancelled `get` has taken nothing.
     """
 
     def __init__(
@@ -564,7 +564,7 @@ class AsyncClient:
         endpoints: str | Sequence[str],
         *,
         state_dir: str | Path | None = None,
-        deadline_ms: float = DEADLINE_MS,
+        deadline_ms: float | None = None,
         observer: Observer | None = None,
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
@@ -574,18 +574,19 @@ class AsyncClient:
         timeout: Duration | None = None,
         tracer: Tracer | None = None,
     ) -> None:
+        patience_ms = deadline_of(timeout, deadline_ms)
+
         def make() -> _AsyncParts:
             session = Session(
                 endpoints,
                 state_dir=state_dir,
-                deadline_ms=deadline_ms,
+                deadline_ms=patience_ms,
                 observer=observer,
                 rng=rng,
                 outbox_bytes_max=outbox_bytes_max,
                 record=record,
                 key=key,
                 name=name,
-                timeout=timeout,
                 tracer=tracer,
             )
             return _AsyncParts(session)
@@ -717,14 +718,9 @@ class AsyncClient:
         allow_unheard: bool = False,
     ) -> list[PutResult]:
         """Publish in order, packed; see `Client.publish_many`."""
-        session, unheard = self._session, unheard_of(allow_unheard)
-        end_ms = session.end_ms(timeout)
-        with session.spans.publishing(topic) as span:
+        with self._session.spans.publishing(topic) as span:
             carried = span.all_carried(publications)
-            [call] = await self._publish(
-                lambda told: [session.put(topic, carried, end_ms, told, unheard)]
-            )
-            return call.results()
+            return await self._publish_all(topic, carried, timeout, unheard_of(allow_unheard))
 
     async def publish_soon(
         self,
@@ -759,7 +755,7 @@ class AsyncClient:
             span.follow(future)
         return future
 
-    async def put(
+    def put(
         self,
         topic: str,
         publication: Publishable,
@@ -767,10 +763,11 @@ class AsyncClient:
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         expires: float | timedelta | None = None,
-    ) -> PutResult:
-        """Publish; see `Client.put`."""
+    ) -> Coroutine[Any, Any, PutResult]:
+        """Publish; see `Client.put`. It warns where it is called, not where it is awaited."""
+        warn_of("put", "publish; with allow_unheard=True it raises no NoSubscribers")
         publication = publication_of(publication, key, headers, expires)
-        return await self._publish_one(topic, publication, None, "warn")
+        return self._publish_one(topic, publication, None, "warn")
 
     async def _publish_one(
         self, topic: str, publication: Publishable, timeout: Duration | None, unheard: Unheard
@@ -789,11 +786,26 @@ class AsyncClient:
         [result] = call.results()
         return result
 
-    async def put_many(self, topic: str, publications: Sequence[Publishable]) -> list[PutResult]:
-        """Publish in order, packed; see `Client.put_many`."""
-        session, end_ms = self._session, self._end_ms()
-        [call] = await self._publish(lambda told: [session.put(topic, publications, end_ms, told)])
+    async def _publish_all(
+        self,
+        topic: str,
+        publications: Sequence[Publishable],
+        timeout: Duration | None,
+        unheard: Unheard,
+    ) -> list[PutResult]:
+        session = self._session
+        end_ms = session.end_ms(timeout)
+        [call] = await self._publish(
+            lambda told: [session.put(topic, publications, end_ms, told, unheard)]
+        )
         return call.results()
+
+    def put_many(
+        self, topic: str, publications: Sequence[Publishable]
+    ) -> Coroutine[Any, Any, list[PutResult]]:
+        """Publish in order, packed; see `Client.put_many`, and `put` here."""
+        warn_of("put_many", "publish_many; with allow_unheard=True it raises no NoSubscribers")
+        return self._publish_all(topic, publications, None, "warn")
 
     async def enqueue(self, topic: str, publications: Sequence[Publishable]) -> int:
         """Put publications into the outbox; see `Client.enqueue`."""
@@ -821,18 +833,20 @@ class AsyncClient:
     def get(
         self,
         topic: str | None = None,
-        wait_ms: float = 0,
+        wait_ms: float | None = None,
         max_count: int = 1,
         ack: Ack = "auto",
         *,
         timeout: Duration | None = None,
+        idle: Duration | None = None,
     ) -> Coroutine[Any, Any, Delivery | None]:
         """Return the next publications, or None if none came; see `Client.get`.
 
         The task that calls it reads.
         """
         check_ack(ack)
-        gets = self._session.get(topic, wait_ms, max_count, timeout)
+        idle_ms = idle_of(idle, "wait_ms", wait_ms)
+        gets = self._session.get(topic, max_count, idle_ms, timeout)
         return self._get(Reader(this_task(), topic, ack), gets)
 
     async def _get(
@@ -856,10 +870,12 @@ class AsyncClient:
         idle: Duration | None = None,
     ) -> AsyncMessages:
         """Return an asynchronous iterator over publications; see `Client.messages`."""
-        return AsyncMessages(self, self._session.loop(topic, ack, idle_ms, idle))
+        return AsyncMessages(
+            self, self._session.loop(topic, ack, idle_of(idle, "idle_ms", idle_ms))
+        )
 
     async def _fetch(self, loop: Loop) -> Delivery | None:
-        for steps, _ in self._session.get(loop.scope, loop.wait_ms, MESSAGES_COUNT):
+        for steps, _ in self._session.get(loop.scope, MESSAGES_COUNT, loop.wait_ms):
             delivery = await self._read(steps)
             if delivery is not None:
                 return delivery

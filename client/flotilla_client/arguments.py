@@ -11,10 +11,11 @@ import sys
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from flotilla_client.client import DEADLINE_MS_MAX, endpoints_of
+from flotilla_client.client import endpoints_of
 from flotilla_client.policies import age_text, parse_age
 from flotilla_client.properties import EXPIRES_MS_MAX
 from flotilla_client.protocol import EARLIEST, INTEGER_MAX, LEASE_MS_MAX, LEASE_MS_MIN, NEW
+from flotilla_client.retry import DEADLINE_MS_MAX
 from flotilla_client.version import VERSION
 
 SECONDS_MAX: Final = DEADLINE_MS_MAX // 1000

@@ -83,7 +83,7 @@ from flotilla_client.work import PREFETCH, WorkItem
 
 ENDPOINTS: Final = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"
 GET_COUNT: Final = 1_000  # publications that `get --all` and `--follow` fetch at once
-FOLLOW_WAIT_MS: Final = 2_000  # one wait of `get --follow`: well below FOLLOW_SILENCE_S
+FOLLOW_WAIT_S: Final = 2.0  # one wait of `get --follow`: well below FOLLOW_SILENCE_S
 PROGRESS_S: Final = 0.5  # between two lines of progress: readable
 SILENCE_S: Final = 2.0  # no answer at all: a person wonders by then
 FOLLOW_SILENCE_S: Final = 5.0  # above an election and a silent node, which are nobody's concern
@@ -421,20 +421,20 @@ def _check_names(options: Any) -> None:
 
 def _client(options: Any) -> Client:
     """Return the client that a command needs. A record is of one process: it shares no state."""
-    deadline_ms = int(options.deadline * 1000)
+    timeout: float = options.deadline
     of_nobody = options.verb == "topics" and (options.all or options.subscribers is not None)
     if of_nobody or options.verb in OF_NOBODY:
         record, key = options.record, options.key
-        return Client(options.endpoints, deadline_ms=deadline_ms, record=record, key=key)
+        return Client(options.endpoints, timeout=timeout, record=record, key=key)
     if options.record:
         return Client(
             options.endpoints,
             state_dir=options.state,
-            deadline_ms=deadline_ms,
+            timeout=timeout,
             record=options.record,
             key=options.key,
         )
-    return SharedClient(options.endpoints, options.state, deadline_ms, options.key)
+    return SharedClient(options.endpoints, options.state, timeout, options.key)
 
 
 def _perform(client: Client, options: Any, settings: Any) -> int:
@@ -572,7 +572,8 @@ def _put(client: Client, options: Any) -> int:
         code, unheard = _put_lines(client, options.topic, Lines(sys.stdin.fileno()), wrap)
         return REFUSED if code == OK and unheard and not options.allow_unheard else code
     try:
-        result = client.put(options.topic, wrap(os.fsencode(options.text)))
+        publication = wrap(os.fsencode(options.text))
+        result = client.publish(options.topic, publication, allow_unheard=True)
     except FlotillaError as error:
         return complain(error, _fate(error))
     if result.stored is False:
@@ -783,11 +784,11 @@ def _read(client: Client, options: Any) -> int:
 
 def _next(client: Client, options: Any, count_max: int) -> Delivery | None:
     """GET once. `--follow` outlives an outage: nothing is lost by asking again for ever."""
-    wait_ms = FOLLOW_WAIT_MS if options.follow else int(options.wait * 1000)
+    idle = FOLLOW_WAIT_S if options.follow else options.wait
     if options.follow:
         _check_reader()
     try:
-        return client.get(options.topic, wait_ms, count_max, ack="manual")
+        return client.get(options.topic, idle=idle, max_count=count_max, ack="manual")
     except (Unavailable, StateInUse):  # by a command in another terminal that waits for an answer
         if not options.follow or client.heard_ms is None:
             raise
@@ -810,8 +811,8 @@ def _work(client: Client, options: Any) -> int:
     if isinstance(client, SharedClient):
         # Processes that share a client would count their takes as one.
         session = client._session
-        deadline_ms, key = session.deadline_ms, session.key.path if session.key else None
-        with Client(session.endpoints, deadline_ms=deadline_ms, key=key) as own:
+        timeout, key = session.deadline_ms / 1000, session.key.path if session.key else None
+        with Client(session.endpoints, timeout=timeout, key=key) as own:
             return _work(own, options)
     left = options.count or (sys.maxsize if options.all or options.follow else 1)
     idle = None if options.follow else options.wait

@@ -46,6 +46,7 @@ from flotilla_client.keys import key_file
 from flotilla_client.log import LOG
 from flotilla_client.losses import Losses
 from flotilla_client.observer import Observer, Silent
+from flotilla_client.old_names import deadline_of, idle_of, warn_of
 from flotilla_client.operations import (
     GET_SLICES_MIN,
     Ask,
@@ -90,6 +91,7 @@ from flotilla_client.reading import (
 from flotilla_client.recording import Recording
 from flotilla_client.retry import (
     DEADLINE_MS,
+    DEADLINE_MS_MAX,
     Action,
     Close,
     Done,
@@ -128,7 +130,6 @@ MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks
 GIVE_BACK_MS_MAX: Final = 2_000  # when a client is closed; what was leased would run out as well
 ANSWER_MS_MAX: Final = 1_000  # of a GET with a `timeout`: that much is left for its answer
 ANSWER_SHARE: Final = 0.25  # …or so much of it, if that is less
-DEADLINE_MS_MAX: Final = 24 * 3600 * 1000  # nobody waits longer for an answer
 JOIN_MS: Final = 200  # behind the deadline: who publishes is told by whoever does it for all
 NOT_GIVEN_BACK: Final = "what this client has of group %r of %r is left to its leases: %s"
 NOT_TOLD: Final = "what client %r has acknowledged last, the cluster does not know: %s"
@@ -206,14 +207,11 @@ class Session:
         record: str | Path | None = None,
         key: str | Path | None = None,
         name: str | None = None,
-        timeout: Duration | None = None,
         tracer: Tracer | None = None,
         open_state: Callable[[Path | None, int], State] = State,
     ) -> None:
         self.endpoints = endpoints_of(endpoints)
-        if timeout is not None:
-            deadline_ms = checks.milliseconds("timeout", timeout, 1, DEADLINE_MS_MAX)
-        self.deadline_ms = checks.number("deadline_ms", deadline_ms, 1, DEADLINE_MS_MAX)
+        self.deadline_ms = deadline_ms
         self.name = _checked_name(name, state_dir)
         checks.integer("outbox_bytes_max", outbox_bytes_max, 1, INTEGER_MAX)
         directory = checks.directory("state_dir", state_dir)
@@ -377,22 +375,22 @@ class Session:
     def get(
         self,
         topic: str | None,
-        wait_ms: float,
         max_count: int,
+        idle_ms: float | None,
         timeout: Duration | None = None,
     ) -> Iterator[tuple[Steps[Delivery | None], float]]:
         """Yield the steps of one GET after the other until the wait is over, with their deadlines.
 
-        A deadline is in ms from then on; what the node waits comes on top.
+        `idle_ms`: how long a node waits for something to come; None: not at all, or as long as the
+        timeout has room for. A deadline is in ms from then on; what the node waits comes on top.
         """
         if topic is not None:
             check_topic(topic)
-        checks.number("wait_ms", wait_ms, 0, DEADLINE_MS_MAX)
         checks.integer("max_count", max_count, 1, INTEGER_MAX)
         if timeout is None:
-            return self._gets(topic, wait_ms, max_count)
-        if wait_ms:
-            raise TypeError("wait_ms is a part of timeout: give one of them")
+            return self._gets(topic, idle_ms or 0, max_count)
+        if idle_ms:
+            raise TypeError("timeout includes idle: give one of them")
         timeout_ms = checks.milliseconds("timeout", timeout, 1, DEADLINE_MS_MAX)
         return self._gets_within(topic, timeout_ms, max_count)
 
@@ -418,16 +416,10 @@ class Session:
             if end_ms - now_ms() <= margin_ms:
                 return
 
-    def loop(
-        self, topic: str | None, ack: Ack, idle_ms: float | None, idle: Duration | None
-    ) -> Loop:
+    def loop(self, topic: str | None, ack: Ack, idle_ms: float | None) -> Loop:
         """Return a loop over messages. Wrong arguments are refused here."""
-        if idle is not None:
-            if idle_ms is not None:
-                raise TypeError("idle and idle_ms say the same: give one of them")
-            idle_ms = checks.milliseconds("idle", idle, 0, DEADLINE_MS_MAX)
         wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
-        self.get(topic, wait_ms, MESSAGES_COUNT)
+        self.get(topic, MESSAGES_COUNT, wait_ms)
         return Loop(topic, ack, wait_ms, is_endless=idle_ms is None)
 
     def acknowledge(self, topic: str, last_id: int) -> None:
@@ -607,13 +599,12 @@ class Client:
     it, wherever its processes run; cursors and counters are the cluster's, and what has no answer
     when a process dies, nobody sends again. Without either nothing survives the process, and it
     can't subscribe.
-    `timeout` (seconds or a timedelta, 15 s; `deadline_ms` is the same in ms): how long a call
-    tries, every wait included. `observer`: hears of every
-    operation. `record`: instead, a directory in which `flotilla-check` finds them all
-    (docs/recording.md). `rng`: for jitter. `key`: the file of this client's key, for a cluster that
-    asks for one (docs/security.md); None: the file that FLOTILLA_KEY names, if it is set.
-    `tracer`: OpenTelemetry's, for spans of what is published (docs/tracing.md). Safe to use from
-    several threads: what they publish is joined, all else runs one at a time (Busy). A child
+    `timeout` (seconds or a timedelta, 15 s): how long a call tries, every wait included.
+    `observer`: hears of every operation. `record`: instead, a directory in which `flotilla-check`
+    finds them all (docs/recording.md). `rng`: for jitter. `key`: the file of this client's key, for
+    a cluster that asks for one (docs/security.md); None: the file that FLOTILLA_KEY names, if it is
+    set. `tracer`: OpenTelemetry's, for spans of what is published (docs/tracing.md). Safe to use
+    from several threads: what they publish is joined, all else runs one at a time (Busy). A child
     process needs a client of its own (Forked), or has one: without `state_dir` this becomes a new
     one there.
 
@@ -629,7 +620,7 @@ class Client:
         endpoints: str | Sequence[str],
         *,
         state_dir: str | Path | None = None,
-        deadline_ms: float = DEADLINE_MS,
+        deadline_ms: float | None = None,
         observer: Observer | None = None,
         rng: random.Random | None = None,
         outbox_bytes_max: int = OUTBOX_BYTES_MAX,
@@ -639,18 +630,19 @@ class Client:
         timeout: Duration | None = None,
         tracer: Tracer | None = None,
     ) -> None:
+        patience_ms = deadline_of(timeout, deadline_ms)
+
         def make() -> _Parts:
             session = Session(
                 endpoints,
                 state_dir=state_dir,
-                deadline_ms=deadline_ms,
+                deadline_ms=patience_ms,
                 observer=observer,
                 rng=rng,
                 outbox_bytes_max=outbox_bytes_max,
                 record=record,
                 key=key,
                 name=name,
-                timeout=timeout,
                 tracer=tracer,
                 open_state=self._open_state,
             )
@@ -828,7 +820,8 @@ class Client:
 
         All of them stand in the outbox before the first is sent: all will be stored, or with a
         definite error none but the first `details["stored"]`. If the error is not definite, the
-        other `details["kept"]` stay in the outbox. All else as `publish`.
+        other `details["kept"]` stay in the outbox. Those with a key, headers or an expiry are given
+        as `Publication`. All else as `publish`.
         """
         ticket, session = Ticket(), self._session
         end_ms, unheard = session.end_ms(timeout), unheard_of(allow_unheard)
@@ -878,14 +871,11 @@ class Client:
         headers: Mapping[str, str | bytes] | None = None,
         expires: float | timedelta | None = None,
     ) -> PutResult:
-        """Publish as `publish` does, but where nobody subscribes warn and return `stored` False.
+        """Publish; the old name of `publish`.
 
-        `key`, `headers`, `expires`: as in `publish`.
-
-        An error that is not definite (`Unavailable` never is) leaves the publication in the outbox:
-        it will be sent, once and in order, before the topic's next `put`, by `flush`, or by the
-        next process that opens this state directory. Raises TopicInUse while a producer is open.
+        Where nobody subscribes it warns (UnheardWarning), and returns `stored` False.
         """
+        warn_of("put", "publish; with allow_unheard=True it raises no NoSubscribers")
         ticket = Ticket()
         session, end_ms = self._session, self._end_ms()
         publication = publication_of(publication, key, headers, expires)
@@ -895,16 +885,8 @@ class Client:
         return result
 
     def put_many(self, topic: str, publications: Sequence[Publishable]) -> list[PutResult]:
-        """Publish in order, packed into as few batches as possible; one result a batch.
-
-        Those with a key, headers or an expiry are given as `Publication`.
-
-        What other threads publish meanwhile goes out with it, in the order of the calls.
-
-        All of them stand in the outbox before the first is sent: all will be stored, or with a
-        definite error none but the first `details["stored"]`. If the error is not definite, the
-        other `details["kept"]` stay in the outbox.
-        """
+        """Publish in order, packed; the old name of `publish_many`, as `put` is of `publish`."""
+        warn_of("put_many", "publish_many; with allow_unheard=True it raises no NoSubscribers")
         ticket = Ticket()
         session, end_ms = self._session, self._end_ms()
         call = session.put(topic, publications, end_ms, ticket.waker())
@@ -914,8 +896,8 @@ class Client:
     def enqueue(self, topic: str, publications: Sequence[Publishable]) -> int:
         """Put publications into the outbox, all or none, and ask no node; return how many.
 
-        They are sent, once and in order, before the topic's next `put`, by `flush`, or by the next
-        process that opens this state directory. Raises OutboxFull, TopicInUse.
+        They are sent, once and in order, before the topic's next publication, by `flush`, or by the
+        next process that opens this state directory. Raises OutboxFull, TopicInUse.
         """
         return self._run(self._session.enqueue(topic, publications))
 
@@ -938,17 +920,19 @@ class Client:
     def get(
         self,
         topic: str | None = None,
-        wait_ms: float = 0,
+        wait_ms: float | None = None,
         max_count: int = 1,
         ack: Ack = "auto",
         *,
         timeout: Duration | None = None,
+        idle: Duration | None = None,
     ) -> Delivery | None:
         """Return the next publications of a topic (None: of any of mine), or None if none came.
 
-        `timeout` (seconds or a timedelta): of the whole call, every wait included; None is returned
-        only where a node has said that there is none, else Unavailable is raised. `wait_ms`
-        instead: how long a node may wait for one; the client's deadline comes on top.
+        It takes what there is. `timeout` (seconds or a timedelta): it waits for something to come,
+        and the whole call ends by then; None is returned only where a node has said that there is
+        none, else Unavailable is raised. `idle` instead, as in `messages`: it ends if none came for
+        that long; the client's timeout, for whom no node answers, comes on top.
 
         What is not acknowledged comes again after a crash, with `redelivered` set. `ack`: when it
         is acknowledged.
@@ -960,7 +944,8 @@ class Client:
         Raises AlreadyReading while another thread reads the topic, or has not acknowledged what it
         was handed.
         """
-        gets, readers = self._session.get(topic, wait_ms, max_count, timeout), self._readers
+        idle_ms = idle_of(idle, "wait_ms", wait_ms)
+        gets, readers = self._session.get(topic, max_count, idle_ms, timeout), self._readers
         self._session.check_open()
         reader = Reader(this_thread(), topic, ack)
         with readers.reading(reader):
@@ -980,18 +965,18 @@ class Client:
     ) -> Messages:
         """Return an iterator over publications, one by one, that waits for more.
 
-        It ends only if none came for `idle` (seconds or a timedelta; `idle_ms` is the same in ms).
-        `ack` as in `get`: with "auto" each is acknowledged
-        when the loop comes back for the next one. One that the loop was left with, by an exception
-        or `break`, comes again, with `redelivered` set; inside `with client.messages() as messages`
-        it is acknowledged unless an exception has left the `with`.
+        It ends only if none came for `idle` (seconds or a timedelta). `ack` as in `get`: with
+        "auto" each is acknowledged when the loop comes back for the next one. One that the loop was
+        left with, by an exception or `break`, comes again, with `redelivered` set; inside `with
+        client.messages() as messages` it is acknowledged unless an exception has left the `with`.
 
         Raises AlreadyReading as `get`; one loop reads a topic at a time, in one thread.
         """
-        return Messages(self, self._session.loop(topic, ack, idle_ms, idle))
+        idle_ms = idle_of(idle, "idle_ms", idle_ms)
+        return Messages(self, self._session.loop(topic, ack, idle_ms))
 
     def _fetch(self, loop: Loop) -> Delivery | None:
-        for steps, _ in self._session.get(loop.scope, loop.wait_ms, MESSAGES_COUNT):
+        for steps, _ in self._session.get(loop.scope, MESSAGES_COUNT, loop.wait_ms):
             delivery = self._run(steps)
             if delivery is not None:
                 return delivery

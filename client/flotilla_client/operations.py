@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 import uuid
 import warnings
 from collections import deque
@@ -51,6 +50,7 @@ from flotilla_client.errors import (
 )
 from flotilla_client.losses import Losses
 from flotilla_client.observer import Observer, Operation, Outcome, RecoveryObserver
+from flotilla_client.old_names import level_of_caller
 from flotilla_client.protocol import ProtocolError, Reply, Request
 from flotilla_client.reading import Delivery, Readers
 from flotilla_client.retry import Done
@@ -362,7 +362,7 @@ class Operations:
 
         A topic that is full, a quota that is used up, a permission that is gone, or a cluster that
         takes no properties yet, must not keep this client from anything else: it stays in the
-        outbox, and the topic's next `put` or `flush` sends it first and reports.
+        outbox, and the topic's next publication or `flush` sends it first and reports.
         """
         for topic in self.state.topics_waiting():
             if topic in self.topics_under_way:
@@ -553,7 +553,7 @@ class Operations:
         while self._warn_of:
             topic = self._warn_of.popleft()
             message = f"nobody subscribes to {topic!r}: what is published there is not stored"
-            warnings.warn(UnheardWarning(message), stacklevel=_level_of_caller())
+            warnings.warn(UnheardWarning(message), stacklevel=level_of_caller())
 
     def _resend(self, topic: str, *final: str) -> Steps[None]:
         for entry in self.state.outbox(topic):
@@ -1008,16 +1008,6 @@ def _timestamps(
         last_id += count
         found.append((last_id, timestamp_ms))
     return tuple(found)
-
-
-def _level_of_caller() -> int:
-    """Return the `stacklevel` (of who called this) of the first function that is not ours."""
-    frame, level = sys._getframe(1), 1
-    while (
-        frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "flotilla_client"
-    ):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def slices(wait_ms: float, deadline_ms: float) -> Iterator[int]:

@@ -5,7 +5,7 @@ sent again, given up. Time comes in by `now_ms`. What must not: sockets, threads
 (producer.py), retry decisions (retry.py steers the window's first batch, and the others go where it
 goes), storage (state.py) or the PUT's rules (operations.py).
 
-A batch enters the outbox before it is sent and leaves it when acknowledged, as in `Client.put`.
+A batch enters the outbox before it is sent and leaves it when acknowledged, as in `Client.publish`.
 The broker takes counters without holes only, so whenever the first unanswered batch has to be sent
 again, all behind it are sent again after it: order is kept, and what arrived twice is answered as
 a duplicate.

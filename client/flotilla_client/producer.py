@@ -143,9 +143,10 @@ class Producer:
     order of the calls of `send`.
 
     A future's error: not definite = the publication stands in the outbox, and this producer (or the
-    topic's next `put`, or the next process with this state directory) goes on sending it. All that
-    was sent before the deadline passed without an answer stands there, as with `Client.put`.
-    A full outbox leaves publications in the queue until there is room or the deadline has passed.
+    topic's next publication, or the next process with this state directory) goes on sending it. All
+    that was sent before the deadline passed without an answer stands there, as with
+    `Client.publish`. A full outbox leaves publications in the queue until there is room or the
+    deadline has passed.
     """
 
     def __init__(

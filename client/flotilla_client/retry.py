@@ -25,6 +25,7 @@ from flotilla_client.log import LOG
 from flotilla_client.protocol import ERRORS, Reply
 
 DEADLINE_MS: Final = 15_000  # an operation's patience: above two elections and a silent node
+DEADLINE_MS_MAX: Final = 24 * 3600 * 1000  # nobody waits longer for an answer
 ATTEMPT_MS: Final = 2_500  # silence that long means a dead node or link: above one election
 ATTEMPTS_MIN: Final = 3  # that many silent attempts fit into any deadline: a node may be down
 SHUN_MS: Final = 10_000  # a silent endpoint is not preferred, even if it hosts the leader

@@ -47,11 +47,11 @@ class SharedClient(Client):
         self,
         endpoints: str | Sequence[str],
         state_dir: str,
-        deadline_ms: int,
+        timeout: float,
         key: str | None = None,
     ) -> None:
-        self._open_state = functools.partial(SharedState, patience_s=deadline_ms / 1000)
-        super().__init__(endpoints, state_dir=state_dir, deadline_ms=deadline_ms, key=key)
+        self._open_state = functools.partial(SharedState, patience_s=timeout)
+        super().__init__(endpoints, state_dir=state_dir, timeout=timeout, key=key)
 
     def get(self, *arguments: Any, **options: Any) -> Delivery | None:
         """GET as `Client`; again if it waited while another process of ours took up the id."""

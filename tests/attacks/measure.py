@@ -60,12 +60,12 @@ class Figures:
 def bystander(endpoints: list[str], key: str, directory: str, told: Connection) -> None:
     """Publish until told to end; tell (when, how long in ms) of each PUT."""
     samples = []
-    with Client(endpoints, state_dir=directory, key=key, deadline_ms=60_000) as client:
+    with Client(endpoints, state_dir=directory, key=key, timeout=60) as client:
         client.subscribe("bystander")
         told.send(client.client_id)
         while not told.poll(PAUSE_S):
             began_s = time.monotonic()
-            client.put("bystander", b"only this")
+            client.publish("bystander", b"only this")
             samples.append((began_s, 1000 * (time.monotonic() - began_s)))
     told.send(samples)
 

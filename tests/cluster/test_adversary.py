@@ -110,14 +110,14 @@ def test_a_producers_first_batch_that_is_refused_is_not_overtaken_and_lost(
     endpoints = list(cluster.endpoints().values())
     with (
         Client(endpoints, state_dir=tmp_path / "reader") as reader,
-        Client(endpoints, deadline_ms=8_000) as writer,
+        Client(endpoints, timeout=8) as writer,
     ):
         reader.subscribe("t")
-        reader.put("t", bytes(60_000))
+        reader.publish("t", bytes(60_000))
         with writer.producer("t", linger_ms=0, batch_bytes=8_000) as out:
             large, small = out.send(b"A" * 7_900), out.send(b"B" * 200)
             assert reader.get("t") is not None
-            assert reader.get("t", wait_ms=5_000) is not None  # tells the broker of the first
+            assert reader.get("t", idle=5) is not None  # tells the broker of the first
             assert (large.result(8).id, small.result(8).id) == (2, 3)
 
 

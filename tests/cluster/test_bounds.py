@@ -21,7 +21,7 @@ from tests.cluster.raw_client import Raw, long_frame, memory_mb, request
 from tests.conftest import ClusterFactory
 
 MIB = 1024 * 1024
-PATIENT_MS = 60_000  # for what waits in line on a busy machine
+PATIENT_S = 60.0  # for what waits in line on a busy machine
 SHARED_MB = 128  # limits.unfinished_bytes_max
 SLACK_MB = 128  # what the allocator keeps (210 seen in all beside other tests), of 1,480 sent
 ANSWERED_BYTES = 10_000  # a reply is on its way, and not the handshake alone
@@ -76,8 +76,8 @@ def test_unfinished_messages_hold_a_bounded_share(victim: BusyNode) -> None:
         victim.serves_others()
         # Behind 400 in line, each of which may take half a second of a share (there are 32).
         endpoint = victim.endpoint.removeprefix("tcp://")
-        with Client([endpoint], deadline_ms=PATIENT_MS) as client:
-            assert client.put("t", bytes(MIB)).stored, "large ones have their turn"
+        with Client([endpoint], timeout=PATIENT_S) as client:
+            assert client.publish("t", bytes(MIB)).stored, "large ones have their turn"
         print(sent // MIB, "MiB sent, grown by", victim.grown_mb())
     assert victim.grown_mb() < SHARED_MB + 400 * READ_BYTES // MIB + SLACK_MB
     victim.serves_others()
@@ -88,7 +88,7 @@ def test_replies_that_nobody_reads_hold_a_bounded_share(victim: BusyNode) -> Non
         reader = str(hand.ack("REQUEST_ID")["client_id"])
         hand.ack("SUB", "big", reader)
     with Client([victim.endpoint.removeprefix("tcp://")]) as client:
-        client.put("big", bytes(MIB))
+        client.publish("big", bytes(MIB))
     get = request("GET", "big", reader, last_id=0)
     with ExitStack() as stack:
         raws = [stack.enter_context(Raw(victim.endpoint)) for _ in range(8)]

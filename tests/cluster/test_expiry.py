@@ -40,7 +40,7 @@ def test_what_has_expired_is_given_to_nobody_though_the_leader_is_killed_in_betw
     ):
         reader.subscribe("t")
         with pytest.raises(Unsupported) as caught:
-            writer.put("t", "too early", expires=1)
+            writer.publish("t", "too early", expires=1)
         assert (caught.value.details["needs"], caught.value.definite) == (5, True)
         cluster.upgrade()
         writer.publish("t", "short", expires=SHORT_S)
@@ -54,7 +54,7 @@ def test_what_has_expired_is_given_to_nobody_though_the_leader_is_killed_in_betw
         time.sleep(SHORT_S)
         writer.publish("t", "after")  # an entry of the new leader: the log's time goes on
         until(lambda: [m.id for m in reader.read("t", 2, 9)] == [2, 3])
-        messages = list(reader.messages("t", idle_ms=300))
+        messages = list(reader.messages("t", idle=0.3))
         assert [(each.id, each.publication, each.expires_ms) for each in messages] == [
             (2, b"stays", None),
             (3, b"long", LONG_S * 1000),

@@ -68,7 +68,7 @@ class FaultyCluster:
         """Publish; return how long it took, in seconds."""
         with self._lock:
             began_s = time.monotonic()
-            self.acknowledged.append(self.client.put("t", b"x" * BACKLOG_BYTES).id)
+            self.acknowledged.append(self.client.publish("t", b"x" * BACKLOG_BYTES).id)
             return time.monotonic() - began_s
 
     def log(self, node: str) -> str:
@@ -125,7 +125,7 @@ class FaultyCluster:
 
     def check_nothing_lost(self) -> None:
         """Every acknowledged publication is there, once, in order, under its id."""
-        self.delivered += [message.id for message in self.client.messages("t", idle_ms=100)]
+        self.delivered += [message.id for message in self.client.messages("t", idle=0.1)]
         assert self.delivered == list(range(1, len(self.delivered) + 1))
         assert set(self.acknowledged) <= set(self.delivered)
 
@@ -245,7 +245,7 @@ def test_all_disks_lose_what_was_acknowledged_without_a_sync_and_only_then(
         endpoints = list(target.endpoints().values())
         with Client(endpoints, state_dir=tmp_path / "client") as client:
             client.subscribe("t")
-            client.put("t", ACKNOWLEDGED)
+            client.publish("t", ACKNOWLEDGED)
         target.kill(list(target.nodes))
         assert len(holders(target)) >= 2
         for each in target._shims.values():
@@ -370,7 +370,7 @@ def test_a_node_that_goes_on_after_a_failed_fsync_is_a_finding(
         with Client(list(target.endpoints().values()), state_dir=tmp_path / "client") as client:
             client.subscribe("t")
             target.fail_syncs(["n1"])
-            client.put("t", b"acknowledged, and on no disk")
+            client.publish("t", b"acknowledged, and on no disk")
         with pytest.raises(TargetError, match=r"\['n1'\] went on when an fsync of the journal"):
             FAULTS["fsync-error"].heal(target, ["n1"])
     finally:

@@ -317,7 +317,7 @@ def cluster(
 
 def put(client: Client, count: int = 1) -> None:
     for _ in range(count):
-        client.put("t", b"x")
+        client.publish("t", b"x")
 
 
 def await_(condition: Callable[[], object]) -> None:
@@ -358,7 +358,7 @@ def test_clients_find_their_way_round_what_does_not_answer(
         fault.inject(target, hit, dice)
         await_(lambda: hit[0] not in target._statuses())
         with pytest.raises(FlotillaError):
-            Client([target.endpoints()[hit[0]]], deadline_ms=500).put("t", b"nobody hears this")
+            Client([target.endpoints()[hit[0]]], timeout=0.5).publish("t", b"nobody hears this")
         put(client)  # by way of another node
     finally:
         fault.heal(target, hit)
@@ -371,6 +371,6 @@ def test_nothing_is_lost_doubled_or_reordered_by_any_of_this(
 ) -> None:
     target, client = cluster
     assert target.ended() == []
-    ids = [message.id for message in client.messages("t", idle_ms=100)]
+    ids = [message.id for message in client.messages("t", idle=0.1)]
     assert ids == list(range(1, len(ids) + 1))
     assert len(ids) >= 7

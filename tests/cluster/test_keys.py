@@ -27,8 +27,8 @@ from tests.conftest import ANSWER_MS, PATIENT, running
 from tests.unit.curve_client import GREETING, CurveClient, command, pair
 
 WAIT_S = 30.0  # only a failing test waits as long
-PATIENCE_MS = 15_000
-LOST_MS = 1_500  # long enough to be told why
+PATIENCE_S = 15.0
+LOST_S = 1.5  # long enough to be told why
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,13 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def client(cluster: LocalCluster, **options: object) -> Client:
-    options = {"key": cluster.key, "deadline_ms": PATIENCE_MS, **options}
+    options = {"key": cluster.key, "timeout": PATIENCE_S, **options}
     return Client(list(cluster.endpoints().values()), **options)  # type: ignore[arg-type]
 
 
 def causes(cluster: LocalCluster, **options: object) -> str:
     """Return what a client is told that is not let in."""
-    with client(cluster, deadline_ms=LOST_MS, **options) as lost, pytest.raises(Unavailable) as e:
+    with client(cluster, timeout=LOST_S, **options) as lost, pytest.raises(Unavailable) as e:
         lost.topics()
     return str(e.value)
 
@@ -88,7 +88,7 @@ class KeyLoad:
         try:
             while not self._over.is_set():
                 began = time.monotonic()
-                self._client.put(self._topic, f"{self.sent + 1}")
+                self._client.publish(self._topic, f"{self.sent + 1}")
                 self.slowest_s = max(self.slowest_s, time.monotonic() - began)
                 self.sent += 1
         except BaseException as error:  # noqa: BLE001  (told by `check`)
@@ -192,7 +192,7 @@ def test_a_client_with_a_key_does_not_speak_to_a_node_without(
         until(lambda: insecure.leader())
         endpoints = list(insecure.endpoints().values())
         refused = pytest.raises(Unavailable, match="has no keys, and this client has one")
-        with refused, Client(endpoints, key=cluster.key, deadline_ms=LOST_MS) as secure:
+        with refused, Client(endpoints, key=cluster.key, timeout=LOST_S) as secure:
             secure.topics()
         with Client(endpoints) as plain:
             assert plain.topics() == []
@@ -308,7 +308,7 @@ def test_a_recovered_cluster_has_certificates_for_its_new_id(tmp_path: Path) -> 
         cluster.wait_for_leader()
         with client(cluster, state_dir=tmp_path / "state") as one:
             one.subscribe("kept")
-            one.put("kept", "before")
+            one.publish("kept", "before")
         cluster.down()
         for name in ("n2", "n3"):
             cluster.wipe(name)

@@ -76,7 +76,7 @@ def test_numbers_grow_with_what_clients_do(cluster: LocalCluster, tmp_path: Path
     with Client(list(cluster.endpoints().values()), state_dir=tmp_path / "client") as client:
         client.subscribe("orders")
         for number in range(20):
-            client.put("orders", b"%d" % number)
+            client.publish("orders", b"%d" % number)
         assert client.get("orders") is not None
 
     def is_there() -> dict[tuple[str, ...], float] | None:

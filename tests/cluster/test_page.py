@@ -145,7 +145,7 @@ def test_a_killed_leader_s_page_goes_on_with_another_node_and_comes_home(
         leader = cluster.wait_for_leader()
         with Client(list(cluster.endpoints().values()), state_dir=tmp_path / "c") as client:
             client.subscribe("orders")
-            client.put("orders", b"x")
+            client.publish("orders", b"x")
         seen = look(cluster.pages()[leader])
         state, nodes = seen.page.locator("#state"), seen.page.locator(".node")
         expect(state).to_have_text(re.compile(f"^{leader} leads"))

@@ -125,7 +125,7 @@ def test_every_query_answers_and_a_killed_leader_is_an_alert(
             client.subscribe("orders")
             while not stop.is_set():
                 try:
-                    client.put("orders", b"x" * 100)
+                    client.publish("orders", b"x" * 100)
                 except FlotillaError:
                     continue  # while nobody leads
                 stop.wait(0.01)

@@ -39,15 +39,17 @@ def test_properties_come_out_as_they_went_in_whatever_way_they_took(
 ) -> None:
     endpoints = [*cluster.endpoints().values()]
     with Client(endpoints, state_dir=tmp_path / "writer") as client:
-        client.put("t", "before")
+        client.publish("t", "before")
         with pytest.raises(Unsupported) as caught:
-            client.put("t", "too early", key="k")
+            client.publish("t", "too early", key="k")
         assert (caught.value.details["needs"], caught.value.definite) == (4, True)
-        client.put("t", "plain still goes")
+        client.publish("t", "plain still goes")
         cluster.upgrade()
         since_ms = time.time() * 1000
-        client.put("t", "one", key="k", headers=HEADERS)
-        client.put_many("t", ["plain", Publication(b"\xff", b"raw"), Publication("x", headers={})])
+        client.publish("t", "one", key="k", headers=HEADERS)
+        client.publish_many(
+            "t", ["plain", Publication(b"\xff", b"raw"), Publication("x", headers={})]
+        )
         client.enqueue("t", [Publication("later", "k2")])
         client.flush()
         with client.producer("t") as producer:
@@ -58,11 +60,11 @@ def test_properties_come_out_as_they_went_in_whatever_way_they_took(
     async def publish() -> None:
         async with AsyncClient(endpoints) as client:
             await asyncio.gather(
-                *(client.put("t", f"{n}", key=f"{n}" if n % 2 else None) for n in range(4))
+                *(client.publish("t", f"{n}", key=f"{n}" if n % 2 else None) for n in range(4))
             )
 
     asyncio.run(publish())
-    messages = list(reader.messages("t", idle_ms=0))
+    messages = list(reader.messages("t", idle=0))
     assert list(map(said, messages)) == [
         (b"before", None, {}),
         (b"plain still goes", None, {}),
@@ -90,10 +92,10 @@ def test_what_was_put_is_the_same_after_a_kill_of_the_leader_and_a_restart_of_al
     cluster.upgrade()
     endpoints = [*cluster.endpoints().values()]
     with Client(endpoints, state_dir=tmp_path / "writer") as client:
-        client.put("t", "1", key="k1", headers=HEADERS)
+        client.publish("t", "1", key="k1", headers=HEADERS)
         dead = cluster.wait_for_leader()
         cluster.kill(dead)
-        client.put("t", "2", key="k2")
+        client.publish("t", "2", key="k2")
         delivery = reader.get("t", max_count=9, ack="manual")
         assert delivery is not None
         before = list(delivery)
@@ -104,8 +106,8 @@ def test_what_was_put_is_the_same_after_a_kill_of_the_leader_and_a_restart_of_al
     cluster.wait_for_leader()
     with Client(endpoints, state_dir=tmp_path / "other") as other:
         other.subscribe("t")
-        other.put("t", "3")
-    after = list(reader.messages("t", idle_ms=0))
+        other.publish("t", "3")
+    after = list(reader.messages("t", idle=0))
     assert after[:2] == before
     assert [each.timestamp_ms for each in after[:2]] == [each.timestamp_ms for each in before]
     times = [message.timestamp_ms or 0 for message in after]
@@ -121,7 +123,7 @@ def test_what_a_dead_process_left_in_its_outbox_goes_out_with_its_properties(
         offline.enqueue("t", [Publication("a", "k", HEADERS), "b"])
     with Client([*cluster.endpoints().values()], state_dir=tmp_path / "writer") as client:
         client.open()
-    assert list(map(said, reader.messages("t", idle_ms=0))) == [
+    assert list(map(said, reader.messages("t", idle=0))) == [
         (b"a", "k", HEADERS),
         (b"b", None, {}),
     ]
@@ -135,7 +137,7 @@ def test_who_asks_by_hand_gets_the_text_alone(
     with ByHand(endpoint) as hand, Client(endpoint) as client:
         me = hand.ack("REQUEST_ID")["client_id"]
         hand.ack("SUB", "t", me)
-        client.put("t", "text", key="k")
+        client.publish("t", "text", key="k")
         got = hand.ack("GET", "t", me, text=True)
         assert got == {"topic": "t", "id": 1, "count": 1, "publication": "text"}
         told = hand.ack("GET", "t", me, text=True, properties=True)

@@ -31,11 +31,11 @@ def kept_open() -> Iterator[ExitStack]:
 
 def open_(cluster: LocalCluster, directory: Path) -> Client:
     [endpoint] = cluster.endpoints().values()
-    return Client(endpoint, state_dir=directory, deadline_ms=15_000)
+    return Client(endpoint, state_dir=directory, timeout=15)
 
 
 def texts(client: Client) -> list[str]:
-    return [message.publication.decode() for message in client.messages("t", idle_ms=50)]
+    return [message.publication.decode() for message in client.messages("t", idle=0.05)]
 
 
 # --- a client's state directory -------------------------------------------------------------------
@@ -47,12 +47,12 @@ def test_what_is_put_from_an_older_state_directory_is_never_taken_for_a_duplicat
     with open_(cluster, tmp_path / "reader") as reader:
         reader.subscribe("t")
     with open_(cluster, tmp_path / "now") as client:
-        client.put_many("t", ["1", "2"])
+        client.publish_many("t", ["1", "2"])
     shutil.copytree(tmp_path / "now", tmp_path / "backup")
     with open_(cluster, tmp_path / "now") as client:
-        client.put_many("t", ["3", "4"])
+        client.publish_many("t", ["3", "4"])
     with open_(cluster, tmp_path / "backup") as client:
-        assert not client.put("t", "5").duplicate
+        assert not client.publish("t", "5").duplicate
     with open_(cluster, tmp_path / "reader") as reader:
         assert texts(reader) == ["1", "2", "3", "4", "5"]
 
@@ -63,15 +63,15 @@ def test_what_an_older_state_directory_still_had_to_send_is_stored_once(
     with open_(cluster, tmp_path / "reader") as reader:
         reader.subscribe("t")
     with open_(cluster, tmp_path / "now") as client:
-        client.put("t", "1")
+        client.publish("t", "1")
         cluster.kill("n1", "STOP")
         with impatient(client), pytest.raises(Unavailable):
-            client.put("t", "2")
+            client.publish("t", "2")
     shutil.copytree(tmp_path / "now", tmp_path / "backup")
     cluster.kill("n1", "CONT")
     for directory, text in (("now", "3"), ("backup", "4")):
         with open_(cluster, tmp_path / directory) as client:
-            client.put("t", text)
+            client.publish("t", text)
     with open_(cluster, tmp_path / "reader") as reader:
         assert texts(reader) == ["1", "2", "3", "4"]
 
@@ -81,13 +81,13 @@ def test_a_reader_with_an_older_state_directory_goes_on_where_the_broker_knows_i
 ) -> None:
     with open_(cluster, tmp_path / "now") as reader:
         reader.subscribe("t")
-        reader.put_many("t", ["1", "2"])
+        reader.publish_many("t", ["1", "2"])
         assert texts(reader) == ["1", "2"]
     shutil.copytree(tmp_path / "now", tmp_path / "backup")
     with open_(cluster, tmp_path / "now") as reader:
-        reader.put_many("t", ["3", "4"])
+        reader.publish_many("t", ["3", "4"])
         assert texts(reader) == ["3", "4"]
-        reader.put("t", "5")
+        reader.publish("t", "5")
     with open_(cluster, tmp_path / "backup") as reader:
         assert texts(reader) == ["5"]
 
@@ -99,7 +99,7 @@ def test_the_subscription_of_a_lost_directory_is_found_and_ended(
     with open_(cluster, tmp_path / "lost") as lost, open_(cluster, tmp_path / "reader") as reader:
         lost.subscribe("t")
         reader.subscribe("t")
-        reader.put_many("t", ["1", "2"])
+        reader.publish_many("t", ["1", "2"])
         assert texts(reader) == ["1", "2"]
         lost_id, reader_id = lost.client_id, reader.client_id
     shutil.rmtree(tmp_path / "lost")
@@ -134,17 +134,17 @@ def test_data_that_was_put_back_by_hand_is_told_to_all_whom_it_concerns(
     """Forbidden, and bound to be done: nobody can notice it but a client that knows more."""
     with open_(cluster, tmp_path / "me") as client:
         client.subscribe("t")
-        client.put_many("t", ["1", "2"])
+        client.publish_many("t", ["1", "2"])
         assert texts(client) == ["1", "2"]
     cluster.down()
     data = Path(cluster.node("n1").data_dir)
     shutil.copytree(data, tmp_path / "backup")
     cluster.start_all()
     running = kept_open.enter_context(open_(cluster, tmp_path / "running"))
-    running.put_many("t", ["3", "4", "5"])
+    running.publish_many("t", ["3", "4", "5"])
     with open_(cluster, tmp_path / "me") as client:
         assert texts(client) == ["3", "4", "5"]
-        client.put("t", "6")
+        client.publish("t", "6")
     cluster.down()
     shutil.rmtree(data)
     shutil.copytree(tmp_path / "backup", data)
@@ -156,8 +156,8 @@ def test_data_that_was_put_back_by_hand_is_told_to_all_whom_it_concerns(
         assert caught.value.details["publications"] == {"t": 1}
         assert caught.value.details["deliveries"] == {"t": (2, 5)}
         client.adopt()
-        client.put("t", "another 3")
+        client.publish("t", "another 3")
         assert texts(client) == ["another 3"], "under an id that it had read before"
     # The one that runs was not known then: the cluster says so, and it becomes a new client.
     assert running.adopt().is_unknown
-    assert running.put("t", "another 4").id == 4
+    assert running.publish("t", "another 4").id == 4

@@ -23,7 +23,7 @@ def test_a_rate_makes_a_client_wait_and_nothing_of_what_it_puts_is_lost(
     with Client(endpoints, state_dir=tmp_path / "state") as client:
         client.subscribe("t")
         began = time.monotonic()
-        ids = [client.put("t", str(number)).id for number in range(3 * PER_S)]
+        ids = [client.publish("t", str(number)).id for number in range(3 * PER_S)]
         assert time.monotonic() - began >= 3 - 1 - 0.5  # the first second's worth is there at once
         assert ids == list(range(1, 3 * PER_S + 1))
     with ByHand(endpoints[0]) as hand:

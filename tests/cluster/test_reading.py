@@ -63,7 +63,7 @@ def evidence(record: Path) -> dict[str, list[twins.Evidence]]:
 def published(endpoints: Sequence[str], state: Path, record: Path, count: int) -> None:
     with Client(endpoints, state_dir=state, record=record) as client:
         for first in range(0, count, 100):
-            client.put_many("t", [str(number) for number in range(first, first + 100)])
+            client.publish_many("t", [str(number) for number in range(first, first + 100)])
 
 
 @pytest.mark.slow  # 48 processes, each of a second or two
@@ -83,7 +83,7 @@ def test_48_kills_of_a_reader_lose_nothing_and_its_record_is_valid(
         after = dice.randint(1, 2 * PUBLICATIONS // KILLS)
         lines += killed_reader(",".join(endpoints), state, record, after)
     with Client(endpoints, state_dir=state, record=record) as client:
-        rest = [(one.id, one.redelivered) for one in client.messages("t", idle_ms=2_000)]
+        rest = [(one.id, one.redelivered) for one in client.messages("t", idle=2)]
     rows = [line.split() for line in lines]
     begun = [(int(row[0]), row[1] == "True") for row in rows if row[0] != "done"] + rest
     done = {int(row[1]) for row in rows if row[0] == "done"} | {id_ for id_, _ in rest}
@@ -115,7 +115,7 @@ def test_a_library_that_lets_four_threads_read_one_subscription_is_judged_invali
         begun = threading.Barrier(4)
 
         def work() -> list[int]:
-            messages, handed = client.messages("t", idle_ms=500), []
+            messages, handed = client.messages("t", idle=0.5), []
             begun.wait(WAIT_S)
             for message in messages:
                 handed.append(message.id)

@@ -35,7 +35,7 @@ endpoints, state, record, count = *sys.argv[1:4], int(sys.argv[4])
 with Client(endpoints, state_dir=state, record=record) as client:
     id = 0
     while id < count // 2:
-        id = client.put("orders", f"order {id % 7}").id
+        id = client.publish("orders", f"order {id % 7}").id
         print(id, flush=True)
     with client.producer("orders") as producer:
         futures = [producer.send(f"order {n % 7}") for n in range(count // 2)]

@@ -89,7 +89,7 @@ def test_an_operator_recovers_all_that_the_survivor_had_and_no_old_node_joins(
     ):
         reader.subscribe("t")
         for number in range(20):
-            writer.put("t", f"{number}")
+            writer.publish("t", f"{number}")
         assert reader.get("t", max_count=5) is not None
     await_all_at(cluster, "n3")
     running = recover("--from", data_of(cluster, "n3"), "--in-place", "--yes")
@@ -135,8 +135,8 @@ def test_an_operator_recovers_all_that_the_survivor_had_and_no_old_node_joins(
         Client(endpoints(cluster), state_dir=tmp_path / "reader") as reader,
         Client(endpoints(cluster), state_dir=tmp_path / "writer") as writer,
     ):
-        assert writer.put("t", "more").id == 21
-        got = [int(message.id) for message in reader.messages("t", idle_ms=100)]
+        assert writer.publish("t", "more").id == 21
+        got = [int(message.id) for message in reader.messages("t", idle=0.1)]
     assert got == list(range(6, 22)), "exactly once, across the recovery too"
 
     # The last one may copy the store still: before, it is no member to kill the others beside.
@@ -155,7 +155,7 @@ def test_an_operator_recovers_all_that_the_survivor_had_and_no_old_node_joins(
     cluster.start("n3")
     await_that(lambda: events(cluster, "n3", "readmitted"), cluster)
     with Client(endpoints(cluster), state_dir=tmp_path / "writer") as writer:
-        assert writer.put("t", "after all").id == 22
+        assert writer.publish("t", "after all").id == 22
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_a_recovery_may_make_a_cluster_of_one_which_serves_at_once(
     cluster = local_cluster(3)
     with Client(endpoints(cluster), state_dir=tmp_path / "me") as client:
         client.subscribe("t")
-        client.put("t", "a")
+        client.publish("t", "a")
     await_all_at(cluster, "n2")
     cluster.down()
     made = tmp_path / "made"
@@ -180,8 +180,8 @@ def test_a_recovery_may_make_a_cluster_of_one_which_serves_at_once(
     cluster.start("n2")
     await_that(lambda: cluster.leader() == "n2", cluster)
     with Client(cluster.endpoints()["n2"], state_dir=tmp_path / "me") as client:
-        assert client.put("t", "b").id == 2
-        assert [message.publication for message in client.messages("t", idle_ms=50)] == [b"a", b"b"]
+        assert client.publish("t", "b").id == 2
+        assert [message.publication for message in client.messages("t", idle=0.05)] == [b"a", b"b"]
 
 
 def test_a_node_whose_directory_has_other_members_says_so_and_ends(
@@ -229,7 +229,7 @@ def closed_at_last() -> Iterator[ExitStack]:
 
 
 def texts(client: Client, topic: str = "t") -> list[str]:
-    return [message.publication.decode() for message in client.messages(topic, idle_ms=100)]
+    return [message.publication.decode() for message in client.messages(topic, idle=0.1)]
 
 
 @pytest.mark.slow
@@ -239,43 +239,43 @@ def test_what_was_acknowledged_and_lost_is_said_and_nothing_is_skipped_or_droppe
     cluster = local_cluster(3)
     nodes = endpoints(cluster)
 
-    def open_(name: str, deadline_ms: int = 15_000) -> Client:
-        return Client(nodes, state_dir=tmp_path / name, deadline_ms=deadline_ms)
+    def open_(name: str, timeout: float = 15) -> Client:
+        return Client(nodes, state_dir=tmp_path / name, timeout=timeout)
 
     late = closed_at_last.enter_context(open_("late"))
     running = closed_at_last.enter_context(open_("running"))
     with open_("reader") as reader, open_("writer") as writer:
         reader.subscribe("t")
         running.subscribe("t")
-        writer.put_many("t", ["1", "2", "3"])
+        writer.publish_many("t", ["1", "2", "3"])
         assert texts(reader) == texts(running) == ["1", "2", "3"]
 
     def work() -> None:
         with open_("reader") as reader, open_("writer") as writer:
-            writer.put_many("t", ["lost 4", "lost 5"])
+            writer.publish_many("t", ["lost 4", "lost 5"])
             assert texts(reader) == texts(running) == ["lost 4", "lost 5"]
             reader.subscribe("lost topic")
             late.subscribe("t")
 
     aftermath = Aftermath(cluster, work)
-    with open_("writer", 500) as writer, pytest.raises(Unavailable):
-        writer.put("t", "waits in the outbox")
+    with open_("writer", 0.5) as writer, pytest.raises(Unavailable):
+        writer.publish("t", "waits in the outbox")
     aftermath.recover()
 
     # A client that starts after the recovery: told before anything, and for as long as it takes.
     for _ in range(2):
         with open_("writer") as writer, pytest.raises(ClusterRecovered) as caught:
-            writer.put("t", "too early")
+            writer.publish("t", "too early")
         assert caught.value.definite
         assert caught.value.details["publications"] == {"t": 2}
         assert "2 acknowledged publications to t lost" in str(caught.value)
         assert f"flotilla --state {tmp_path / 'writer'} adopt" in str(caught.value)
     with open_("other") as other:
-        other.put_many("t", ["new 4", "new 5", "new 6"])  # over the ids that were lost
+        other.publish_many("t", ["new 4", "new 5", "new 6"])  # over the ids that were lost
     with open_("writer") as writer:
         assert writer.adopt().publications == {"t": 2}
         assert not writer.adopt()
-        assert writer.put("t", "after it").id == 8
+        assert writer.publish("t", "after it").id == 8
     with open_("reader") as reader:
         with pytest.raises(ClusterRecovered) as caught:
             reader.get("t")
@@ -308,10 +308,10 @@ def test_clients_to_whom_nothing_was_lost_notice_nothing(
         me.subscribe("t")
         me.subscribe("u")
         producer.send("1").result()
-        me.put("u", "1")
+        me.publish("u", "1")
         assert texts(me) == ["1"]
         Aftermath(cluster, lambda: None).recover()
-        assert me.put("u", "2").id == 2
+        assert me.publish("u", "2").id == 2
         assert texts(me, "u") == ["1", "2"]
         producer.send("2").result()
         me.subscribe("v")

@@ -71,7 +71,7 @@ def test_many_readers_of_a_follower_depose_no_leader_and_stop_no_writer(
     with ByHand(endpoints[leader]) as hand, Client([endpoints[leader]]) as client:
         me = str(hand.ack("REQUEST_ID")["client_id"])
         hand.ack("SUB", "t", me)
-        client.put("t", PUBLICATION)
+        client.publish("t", PUBLICATION)
         before = terms(cluster)
         worst_s, counter = 0.0, 0
         with closing(RelayedReaders(endpoints[follower], me)) as readers:

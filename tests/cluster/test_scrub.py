@@ -79,7 +79,7 @@ def test_damage_is_reported_within_a_pass_and_the_law_holds_when_the_node_is_wip
         reader.subscribe("t")
         with Client(endpoints, state_dir=tmp_path / "writer") as writer:
             for publication in publications():
-                writer.put("t", publication)
+                writer.publish("t", publication)
         directory = Path(cluster.node(name).data_dir)
         database, journal = directory / "store" / "store.db", directory / "journal"
         until(lambda: NEEDLE in database.read_bytes(), "checkpoint with the row")
@@ -109,7 +109,7 @@ def test_damage_is_reported_within_a_pass_and_the_law_holds_when_the_node_is_wip
             assert other["damage"] == []
         assert len(cluster.pids()) == 3, cluster.tails()
         with Client(endpoints, state_dir=tmp_path / "writer") as writer:
-            writer.put("t", b"after the damage")
+            writer.publish("t", b"after the damage")
 
         until(
             lambda: not segment.exists(), "end of the damaged segment, which the store stands for"
@@ -122,5 +122,5 @@ def test_damage_is_reported_within_a_pass_and_the_law_holds_when_the_node_is_wip
         wait_for_a_pass(cluster, name)
         assert cluster.statuses(ANSWER_MS)[name]["damage"] == []
         expected = [*publications(), b"after the damage"]
-        read = [each.publication for each in reader.messages("t", idle_ms=1_000)]
+        read = [each.publication for each in reader.messages("t", idle=1)]
         assert read == expected

@@ -28,7 +28,7 @@ from flotilla_client import (
 )
 from tests.conftest import running
 
-PATIENCE_MS = 15_000
+PATIENCE_S = 15.0
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def options_of(cluster: LocalCluster) -> dict[str, Any]:
-    return {"endpoints": [*cluster.endpoints().values()], "deadline_ms": PATIENCE_MS}
+    return {"endpoints": [*cluster.endpoints().values()], "timeout": PATIENCE_S}
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_topic_outlives_the_leader_that_made_it_and_keeps_what_is_put_behind(
     boss.create_topic("kept", keep="forever")
     leader = cluster.wait_for_leader()
     cluster.kill(leader)
-    first = shop.put("kept", "after the leader's death")
+    first = shop.publish("kept", "after the leader's death")
     assert (first.id, first.stored) == (1, True)
     cluster.start(leader)
     cluster.wait_for_leader()
@@ -111,7 +111,7 @@ def test_new_service_reads_a_kept_topic_from_the_start_after_everybody_has_read_
 ) -> None:
     boss.create_topic("orders", keep="1000")
     shop.subscribe("orders")
-    shop.put_many("orders", [f"order {number}" for number in range(1, 31)])
+    shop.publish_many("orders", [f"order {number}" for number in range(1, 31)])
     assert len(texts_of(shop, "orders")) == 30
     with Client(**options_of(cluster), state_dir=tmp_path / "new") as new:
         assert new.subscribe("orders", start="earliest").last_id == 0
@@ -151,13 +151,13 @@ def test_sleeping_reader_is_told_its_gap_once_and_goes_on(
 ) -> None:
     boss.create_topic("news", keep="unread", max_bytes=3_200, when_full="drop-oldest")
     shop.subscribe("news")
-    shop.put("news", "read before")
+    shop.publish("news", "read before")
     assert texts_of(shop, "news") == [b"read before"]
     state = tmp_path / "by hand"
     run = lambda *argv: flotilla(cluster, state, capfdbinary, *argv)  # noqa: E731
     assert run("sub", "news")[0] == 0
     for number in range(100):
-        assert shop.put("news", f"{number:096}").stored
+        assert shop.publish("news", f"{number:096}").stored
     with pytest.raises(Gap) as e:
         shop.get("news")
     gap = e.value.details
@@ -178,14 +178,14 @@ def test_full_topic_refuses_until_it_is_read(
 ) -> None:
     boss.create_topic("full", max_bytes=1_000)
     shop.subscribe("full")
-    shop.put("full", b"x" * 900)
-    hasty = {**options_of(cluster), "deadline_ms": 500}
+    shop.publish("full", b"x" * 900)
+    hasty = {**options_of(cluster), "timeout": 0.5}
     with Client(**hasty) as other, pytest.raises(BacklogFull) as e:
-        other.put("full", b"x" * 900)
+        other.publish("full", b"x" * 900)
     assert e.value.details["limit"] == 1_000
     assert len(texts_of(shop, "full")) == 1
     shop.get("full")
-    assert shop.put("full", b"x" * 900).stored
+    assert shop.publish("full", b"x" * 900).stored
 
 
 def test_topic_is_altered_shown_and_deleted_by_hand(
@@ -211,7 +211,7 @@ def test_topic_is_altered_shown_and_deleted_by_hand(
         "when_full": "drop-oldest",
     }
     shop.subscribe("jobs")
-    shop.put("jobs", "one")
+    shop.publish("jobs", "one")
     code, out, _ = run("topic", "show", "jobs", "--json")
     row = orjson.loads(out)
     assert (row["first_id"], row["last_id"], row["subscribers"], row["held_bytes"]) == (1, 1, 1, 7)
@@ -227,13 +227,13 @@ def test_topic_is_altered_shown_and_deleted_by_hand(
 
 def test_deleted_topic_goes_on_with_its_ids(boss: Admin, shop: Client) -> None:
     boss.create_topic("again", keep="forever")
-    shop.put_many("again", ["1", "2"])
+    shop.publish_many("again", ["1", "2"])
     shop.subscribe("again")
     with pytest.raises(BadRequest, match="subscribe"):
         boss.delete_topic("again")
     assert boss.delete_topic("again", ends_subscriptions=True).deleted == 2
     boss.create_topic("again", keep="forever")
-    assert shop.put("again", "3").id == 3
+    assert shop.publish("again", "3").id == 3
 
 
 def test_seek_of_one_thread_reaches_the_loop_of_another(
@@ -241,7 +241,7 @@ def test_seek_of_one_thread_reaches_the_loop_of_another(
 ) -> None:
     """The loop waits in a GET of the place before; what comes next is what was sought."""
     boss.create_topic("looped", keep="forever")
-    shop.put_many("looped", ["1", "2", "3"])
+    shop.publish_many("looped", ["1", "2", "3"])
     with Client(**options_of(cluster), state_dir=tmp_path / "loop") as reader:
         reader.subscribe("looped", start="earliest")
         seen: list[int] = []
@@ -271,13 +271,13 @@ def test_replay_that_is_recorded_is_judged_valid_and_what_was_dropped_is_believe
     boss.create_topic("seen", keep="forever", max_bytes=1_000, when_full="drop-oldest")
     options = {**options_of(cluster), "record": record}
     with Client(**options, state_dir=tmp_path / "reader") as reader:
-        shop.put_many("seen", ["1", "2", "3"])
+        shop.publish_many("seen", ["1", "2", "3"])
         reader.subscribe("seen", start=2)
         assert texts_of(reader, "seen") == [b"2", b"3"]
         reader.seek("seen", "earliest")
         assert texts_of(reader, "seen") == [b"1", b"2", b"3"]
         for _ in range(20):
-            shop.put("seen", b"x" * 90)
+            shop.publish("seen", b"x" * 90)
         with pytest.raises(Gap):
             reader.get("seen")
         assert len(texts_of(reader, "seen")) < 20
@@ -289,7 +289,7 @@ def test_replay_that_is_recorded_is_judged_valid_and_what_was_dropped_is_believe
 
 def test_publications_get_too_old_though_nothing_else_happens(boss: Admin, shop: Client) -> None:
     boss.create_topic("aging", keep="2s")
-    shop.put_many("aging", ["1", "2"])
+    shop.publish_many("aging", ["1", "2"])
     assert boss.show_topic("aging").held_bytes == 10
     until_s = time.monotonic() + 60
     while boss.show_topic("aging").first_id != 3:
@@ -302,7 +302,7 @@ def test_publications_get_too_old_though_nothing_else_happens(boss: Admin, shop:
 async def _both(cluster: LocalCluster, state: Path) -> tuple[int, int, tuple[bytes, ...]]:
     async with AsyncClient(**options_of(cluster), state_dir=state) as client:
         begun = await client.subscribe("early", start="earliest")
-        await client.put("early", "one")
+        await client.publish("early", "one")
         read = await client.read("early", 1, 5)
         assert read is not None
         return begun.last_id, await client.seek("early", "new"), read.publications

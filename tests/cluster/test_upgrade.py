@@ -75,7 +75,7 @@ class Fleet:
             number = 0
             while not self._over.wait(0.005):
                 try:
-                    writer.put("t", str(number))
+                    writer.publish("t", str(number))
                 except FlotillaError as error:
                     self._errors.append(error)
                     return

@@ -19,7 +19,7 @@ from flotilla_client.keys import read_key
 from flotilla_client.protocol import GET, PUT, REQUEST_ID, SUB, TOPICS, UNSUB, UPGRADE
 from tests.conftest import PATIENT, running
 
-PATIENCE_MS = 15_000
+PATIENCE_S = 15.0
 NAMES = ("shop", "board", "thief", "nobody")
 
 
@@ -37,13 +37,13 @@ def key_of(cluster: LocalCluster, name: str) -> Path:
 
 
 def client(cluster: LocalCluster, name: str, **options: Any) -> Client:
-    options = {"key": key_of(cluster, name), "deadline_ms": PATIENCE_MS, **options}
+    options = {"key": key_of(cluster, name), "timeout": PATIENCE_S, **options}
     return Client(list(cluster.endpoints().values()), **options)
 
 
 def admin(cluster: LocalCluster, name: str = "admin") -> Admin:
     endpoints = list(cluster.endpoints().values())
-    return Admin(endpoints, key=key_of(cluster, name), deadline_ms=PATIENCE_MS)
+    return Admin(endpoints, key=key_of(cluster, name), timeout=PATIENCE_S)
 
 
 class KeyedSocket:
@@ -80,7 +80,7 @@ class KeyedSocket:
         self.socket.send_multipart([b"", orjson.dumps(header)])
 
     def answer(self) -> dict[str, Any]:
-        assert self.socket.poll(PATIENCE_MS), "no answer"
+        assert self.socket.poll(1000 * PATIENCE_S), "no answer"
         reply: dict[str, Any] = orjson.loads(self.socket.recv_multipart()[1])
         assert reply["request_id"] == f"r{self.number}"
         body: dict[str, Any] = reply["body"]
@@ -110,7 +110,7 @@ def test_before_the_level_is_raised_every_key_may_do_everything(
 ) -> None:
     with client(cluster, "shop", state_dir=tmp_path / "shop") as shop:
         shop.subscribe("stock.eu")
-        assert shop.put("stock.eu", "1").stored
+        assert shop.publish("stock.eu", "1").stored
         with admin(cluster) as boss, pytest.raises(Unsupported) as e:
             boss.add_user("shop", publish=["orders.*"])
         assert (e.value.details["level"], e.value.details["needs"]) == (1, 3)
@@ -119,7 +119,7 @@ def test_before_the_level_is_raised_every_key_may_do_everything(
         with admin(cluster) as boss:
             assert [row.user for row in boss.users()] == ["*"]
         # Nobody was shut out, not even who had connected before.
-        assert shop.put("stock.eu", "2").stored
+        assert shop.publish("stock.eu", "2").stored
         delivery = shop.get("stock.eu", max_count=9)
         assert delivery is not None
         assert delivery.publications == (b"1", b"2")
@@ -180,17 +180,17 @@ def test_each_may_what_it_may_through_any_node(cluster: LocalCluster, tmp_path: 
         client(cluster, "shop", state_dir=tmp_path / "shop") as shop,
     ):
         board.subscribe("orders.new")
-        assert shop.put("orders.new", "1").stored
+        assert shop.publish("orders.new", "1").stored
         for topic in ("orders.test", "stock.eu", "orders", "orders.a.b"):
             with pytest.raises(Unauthorized, match="lacks `publish`") as e:
-                shop.put(topic, "x")
+                shop.publish(topic, "x")
             assert e.value.definite
             assert e.value.details["needs"] == "publish"
-        assert shop.put("orders.new", "2").id == 2, "a refusal takes no counter and no place"
+        assert shop.publish("orders.new", "2").id == 2, "a refusal takes no counter and no place"
         with pytest.raises(Unauthorized, match=r"shop lacks `subscribe` on 'orders\.new'"):
             shop.subscribe("orders.new")
         with pytest.raises(Unauthorized, match="board lacks `publish`"):
-            board.put("orders.new", "x")
+            board.publish("orders.new", "x")
         assert {row.topic for row in board.topics(everything=True)} >= {"orders.new", "stock.eu"}
         assert {row.topic for row in shop.topics(everything=True)} == {"orders.new", "stock.eu"}
         shop_topics = [row.topic for row in shop.topics(everything=True)]
@@ -290,11 +290,11 @@ def test_a_program_that_may_no_more_publish_keeps_what_may_be_stored_and_reads_o
         with client(cluster, "thief", state_dir=tmp_path / "t") as program:
             program.subscribe("a")
             program.subscribe("b")
-            program.put("b", "1")
+            program.publish("b", "1")
             program.enqueue("a", ["kept"])
             boss.deny_user("thief", publish=["a"])
         with client(cluster, "thief", state_dir=tmp_path / "t") as program:
-            assert program.put("b", "2").id == 2
+            assert program.publish("b", "2").id == 2
             assert program.get("b", max_count=9) is not None
             with pytest.raises(Unauthorized):
                 program.flush()
@@ -316,6 +316,6 @@ def test_users_are_the_same_on_all_nodes_and_outlive_their_restart(cluster: Loca
         with pytest.raises(BadRequest):
             boss.add_user("shop", publish=["x"])
     with client(cluster, "shop") as shop, pytest.raises(Unauthorized):
-        shop.put("stock.eu", "x")
+        shop.publish("stock.eu", "x")
     cluster.start(leader)
     cluster.wait_for_leader()

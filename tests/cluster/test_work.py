@@ -30,7 +30,7 @@ from flotilla_client import (
 )
 from tests.conftest import PATIENT, running
 
-PATIENCE_MS = 15_000
+PATIENCE_S = 15.0
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def clients(cluster: LocalCluster) -> Iterator[Any]:
     made: list[Client] = []
 
     def make() -> Client:
-        made.append(Client([*cluster.endpoints().values()], deadline_ms=PATIENCE_MS))
+        made.append(Client([*cluster.endpoints().values()], timeout=PATIENCE_S))
         return made[-1]
 
     yield make
@@ -61,7 +61,7 @@ def topic(tmp_path: Path, clients: Any) -> str:
     name = tmp_path.name
     client = clients()
     client.make_group(name, "g", lease=60)
-    client.put_many(name, ["1", "2", "3"])
+    client.publish_many(name, ["1", "2", "3"])
     return name
 
 
@@ -124,7 +124,7 @@ def test_who_waits_is_woken_by_a_publication_and_by_what_is_given_back(
         waiting.start()
         held[2].nak()
         items.close()
-        waiting.join(PATIENCE_MS / 1000)
+        waiting.join(PATIENCE_S)
         assert [item.id for item in got] == [3]
 
 
@@ -169,7 +169,7 @@ def test_dead_letters_say_why_and_from_where(
         for item in clients().work(topic, "g", idle=1.0, **settings):
             if item.id == 2:
                 item.nak()
-        [letter] = reader.messages(f"{topic}.dead", idle_ms=1_000)
+        [letter] = reader.messages(f"{topic}.dead", idle=1)
     assert letter.publication == b"2"
     assert letter.headers["dead-letter-topic"] == topic
     assert letter.headers["dead-letter-id"] == "2"
@@ -274,7 +274,7 @@ def test_workers_are_given_the_publications_of_a_key_one_after_the_other(
     topic, keys = tmp_path.name, ["a", "b", "c"]
     clients().make_group(topic, "g", ordered_by_key=True)
     published = [Publication(str(n), key=keys[n % 3]) for n in range(30)]
-    clients().put_many(topic, [*published, "free"])
+    clients().publish_many(topic, [*published, "free"])
     done: dict[object, list[int]] = {key: [] for key in (*keys, None)}
     at_work: dict[object, str] = {}
     lock = threading.Lock()

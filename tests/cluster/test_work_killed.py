@@ -54,9 +54,9 @@ def check_run(cluster: LocalCluster, directory: Path, seed: int) -> None:
     """Publish, let four work, kill one of them at random and the leader, and see what was done."""
     rng = random.Random(seed)
     endpoints, topic = [*cluster.endpoints().values()], f"jobs-{seed}"
-    with Client(endpoints, deadline_ms=30_000) as client:
+    with Client(endpoints, timeout=30) as client:
         client.make_group(topic, "g")
-        client.put_many(topic, [f"{each}" for each in range(COUNT // 2)])
+        client.publish_many(topic, [f"{each}" for each in range(COUNT // 2)])
         files = [directory / f"worker-{seed}-{number}" for number in range(WORKERS)]
         workers = [_started(endpoints, topic, file) for file in files]
         victims = [lambda: workers[rng.randrange(WORKERS)].kill(), lambda: _kill_leader(cluster)]
@@ -64,10 +64,10 @@ def check_run(cluster: LocalCluster, directory: Path, seed: int) -> None:
         for kill in victims:
             time.sleep(rng.uniform(0.3, 1.5))  # anywhere in what they do
             kill()
-        client.put_many(topic, [f"{each}" for each in range(COUNT // 2, COUNT)])
+        client.publish_many(topic, [f"{each}" for each in range(COUNT // 2, COUNT)])
         for worker in workers:
             worker.wait(timeout=PATIENCE_S)
-    with Admin(endpoints, deadline_ms=30_000) as admin:
+    with Admin(endpoints, timeout=30) as admin:
         [row] = [row for row in admin.groups() if row.topic == topic]
     assert (row.cursor, row.backlog, row.leased) == (COUNT, 0, 0), row
     lines = [line.split() for file in files for line in _lines(file)]

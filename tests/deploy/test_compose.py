@@ -92,7 +92,7 @@ class ComposeProject:
 
     def status(self, node: str) -> dict[str, Any]:
         """Return what a node says of itself, {} if it says nothing."""
-        with Client([self.endpoints[node]], deadline_ms=STATUS_MS_MAX, key=self.key) as client:
+        with Client([self.endpoints[node]], timeout=STATUS_MS_MAX / 1000, key=self.key) as client:
             try:
                 return client.status()
             except FlotillaError:

@@ -39,7 +39,7 @@ class ComposeStage:
         self.acknowledged: list[int] = []
 
     def put(self) -> None:
-        self.acknowledged.append(self.client.put("t", b"x").id)
+        self.acknowledged.append(self.client.publish("t", b"x").id)
 
     def status(self, node: str) -> dict[str, Any]:
         return self.target._statuses().get(node, {})
@@ -220,7 +220,7 @@ def drops(stage: ComposeStage, node: str) -> list[str]:
 
 
 def test_nothing_is_lost_doubled_or_reordered_by_any_of_this(stage: ComposeStage) -> None:
-    ids = [message.id for message in stage.client.messages("t", idle_ms=500)]
+    ids = [message.id for message in stage.client.messages("t", idle=0.5)]
     assert ids == list(range(1, len(ids) + 1))
     assert set(stage.acknowledged) <= set(ids)
 

@@ -21,7 +21,7 @@ ARCHIVE: Final = Path(__file__).with_name("0.1.tar.xz")
 MEMBERS: Final = ("n1", "n2", "n3")
 A: Final = [f"a{number}".encode() for number in range(60)]
 B: Final = [f"b{number}".encode() for number in range(41)]
-WAIT_MS: Final = 5_000
+WAIT_S: Final = 5.0
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def everything(client: Client, topic: str, count: int) -> list[bytes]:
     """Return so many publications of the topic, and see that there are no more."""
     found: list[bytes] = []
     while len(found) < count:
-        delivery = client.get(topic, wait_ms=WAIT_MS, max_count=count, ack="manual")
+        delivery = client.get(topic, idle=WAIT_S, max_count=count, ack="manual")
         assert delivery is not None, found
         found += delivery.publications
         client.acknowledge(topic, delivery.last_id)
@@ -55,7 +55,7 @@ def test_nodes_and_clients_go_on_from_the_disks_of_0_1(old: Path, tmp_path: Path
         endpoints = list(cluster.endpoints().values())
         with Client(endpoints, state_dir=old / "writer") as writer:
             writer.flush()  # what was written down when its process was killed
-            put = writer.put("a", "new")
+            put = writer.publish("a", "new")
             assert (put.id, put.duplicate) == (len(A) + 2, False)
         after = [b"pending", b"new"]
         with Client(endpoints, state_dir=old / "reader") as reader:

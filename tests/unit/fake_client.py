@@ -71,10 +71,11 @@ class FakeClient:
     def next_counter(self, topic: str) -> int:
         return self.counters.get(topic, 0) + 1
 
-    def put_many(self, topic: str, texts: list[str]) -> list[PutResult]:
+    def publish_many(self, topic: str, texts: list[str], *, allow_unheard: bool) -> list[PutResult]:
+        assert allow_unheard, "nobody may subscribe in an experiment"
         self.asked.append(("put", topic, texts))
         self.counters[topic] = self.counters.get(topic, 0) + len(texts)
-        return [PutResult(self._answer("put_many", 1), len(texts), False, True)]
+        return [PutResult(self._answer("publish_many", 1), len(texts), False, True)]
 
     def flush(self) -> None:
         self.asked.append(("flush",))
@@ -88,7 +89,7 @@ class FakeClient:
         self.asked.append(("unsubscribe", topic))
         return bool(self._answer("unsubscribe", True))
 
-    def get(self, topic: str | None, wait_ms: int, max_count: int) -> Delivery | None:
+    def get(self, topic: str | None = None, *, idle: float, max_count: int) -> Delivery | None:
         self.asked.append(("get", topic))
         assert len(self.asked) < ASKED_MAX, "it reads for ever"
         answer: Delivery | None = self._answer(f"get_{topic}")

@@ -28,8 +28,8 @@ from flotilla_client import Client, protocol
 from flotilla_client.protocol import ACK, NAK, ProtocolError, Reply, Request
 
 Fault = str | tuple[str, str, dict[str, Any]]
-DEADLINE_MS = 3_000  # an attempt is a third of it: tests of silence last that long
-IMPATIENT_MS = 300
+TIMEOUT_S = 3.0  # an attempt is a third of it: tests of silence last that long
+IMPATIENT_S = 0.3
 POLL_MS = 20  # how often parked GETs and stop() are looked at
 
 
@@ -39,19 +39,19 @@ def nak(code: str, **details: Any) -> Fault:
 
 
 def client_of(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
-    """Return a client of the node, with a state of its own, and DEADLINE_MS if not told."""
+    """Return a client of the node, with a state of its own, and TIMEOUT_S if not told."""
     state_dir = state_dir or node.new_directory()
-    return Client(node.endpoint, state_dir=state_dir, **({"deadline_ms": DEADLINE_MS} | more))
+    return Client(node.endpoint, state_dir=state_dir, **({"timeout": TIMEOUT_S} | more))
 
 
 @contextmanager
-def impatient(client: Client, deadline_ms: int = IMPATIENT_MS) -> Iterator[None]:
+def impatient(client: Client, timeout_s: float = IMPATIENT_S) -> Iterator[None]:
     """Give the client's calls a short deadline, for those that nobody answers.
 
     What has to succeed keeps its deadline: a busy machine takes its time.
     """
     session = client._session
-    patient_ms, session.deadline_ms = session.deadline_ms, deadline_ms
+    patient_ms, session.deadline_ms = session.deadline_ms, 1000 * timeout_s
     try:
         yield
     finally:
@@ -60,7 +60,7 @@ def impatient(client: Client, deadline_ms: int = IMPATIENT_MS) -> Iterator[None]
 
 def texts_of(client: Client, topic: str | None = None) -> list[bytes]:
     """Return the publications that there are now for the client."""
-    return [message.publication for message in client.messages(topic, idle_ms=0)]
+    return [message.publication for message in client.messages(topic, idle=0)]
 
 
 @dataclass

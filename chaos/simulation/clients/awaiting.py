@@ -410,7 +410,7 @@ class AwaitingProcess(Process):
 
     def put(self, topic: str, texts: Sequence[Publishable]) -> Generator[Any, Any, list[PutResult]]:
         """Publish."""
-        putting = self._client.put_many(topic, texts)
+        putting = self._client.publish_many(topic, texts, allow_unheard=True)
         results: list[PutResult] = yield self._at_times_cancelled(putting)
         return results
 
@@ -444,10 +444,8 @@ class AwaitingProcess(Process):
     async def _published(self, topic: str, called: Sequence[Publishable]) -> list[PutResult]:
         """Publish in one of the ways there are, each in its turn."""
         unheard = self.next_unheard()
-        if unheard == "warn":
-            return await self._client.put_many(topic, called)
-        allow = unheard == "allow"
-        if len(called) != 1 or not self.is_soon:
+        allow = unheard != "raise"
+        if unheard == "warn" or len(called) != 1 or not self.is_soon:
             return await self._client.publish_many(topic, called, allow_unheard=allow)
         [publication] = called
         soon = await self._client.publish_soon(topic, publication, allow_unheard=allow)
@@ -466,7 +464,7 @@ class AwaitingProcess(Process):
         self, topic: str | None, wait_ms: int, max_count: int, ack: Ack
     ) -> Generator[Any, Any, Delivery | None]:
         """Read; what a GET that is cancelled has brought was taken by nobody."""
-        getting = self._client.get(topic, wait_ms, max_count, ack)
+        getting = self._client.get(topic, max_count=max_count, ack=ack, idle=wait_ms / 1000)
         delivery: Delivery | None = yield self._at_times_cancelled(getting)
         return delivery
 
@@ -489,7 +487,7 @@ class AwaitingProcess(Process):
     ) -> Message | None:
         self.asked_s = None  # a loop is many operations
         with suppress(_Left):
-            async with self._client.messages(topic, ack, idle_ms) as messages:
+            async with self._client.messages(topic, ack, idle=idle_ms / 1000) as messages:
                 async for message in messages:
                     how = take(message)
                     if how == "break":
@@ -561,6 +559,7 @@ class AwaitingProcess(Process):
 
 def new_awaiting(options: Mapping[str, Any], new_nonce: Callable[[], str], place: Place) -> Process:
     """Return a process of an `AsyncClient` with these options; see `clients.new_process`."""
-    client = AsyncClient(**options)
+    others = {name: value for name, value in options.items() if name != "deadline_ms"}
+    client = AsyncClient(**others, timeout=options["deadline_ms"] / 1000)
     client._operations._new_nonce = new_nonce
     return AwaitingProcess(client, *place)

@@ -29,12 +29,12 @@ def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
     async def work() -> None:
         async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
             assert (await client.subscribe("t")).last_id == 0
-            assert (await client.put("t", "a")).id == 1
-            await client.put_many("t", ["b", "c"])
-            delivery = await client.get("t", wait_ms=1_000)
+            assert (await client.publish("t", "a")).id == 1
+            await client.publish_many("t", ["b", "c"])
+            delivery = await client.get("t", idle=1)
             assert delivery is not None
             assert delivery.publications == (b"a",)
-            rest = [message.publication async for message in client.messages("t", idle_ms=0)]
+            rest = [message.publication async for message in client.messages("t", idle=0)]
             assert rest == [b"b", b"c"]
             assert (await client.topics())[0]["backlog"] == 0
             assert (await client.status(0))["node"] == "a"
@@ -86,22 +86,22 @@ def test_a_put_whose_answer_is_lost_is_stored_once_and_a_dead_node_is_left() -> 
         cluster = FakeCluster()
         with FakeNode("a", cluster) as a, FakeNode("b", cluster) as b:
             async with AsyncClient(
-                [a.endpoint, b.endpoint], state_dir=a.new_directory(), deadline_ms=3_000
+                [a.endpoint, b.endpoint], state_dir=a.new_directory(), timeout=3
             ) as client:
                 await client.subscribe("t")
                 a.script(PUT, "silent")
-                assert (await client.put("t", "x")).duplicate
+                assert (await client.publish("t", "x")).duplicate
                 b.stop()
-                assert (await client.put("t", "y")).id == 2
+                assert (await client.publish("t", "y")).id == 2
 
     _run(work())
 
 
 def test_without_any_node_it_is_unavailable() -> None:
     async def work() -> None:
-        async with AsyncClient("127.0.0.1:1", deadline_ms=300) as client:
+        async with AsyncClient("127.0.0.1:1", timeout=0.3) as client:
             with pytest.raises(Unavailable) as caught:
-                await client.put("t", "x")
+                await client.publish("t", "x")
             assert not caught.value.definite
             assert caught.value.details["kept"] == 1
             assert "127.0.0.1:1: connection refused" in caught.value.message
@@ -112,13 +112,13 @@ def test_without_any_node_it_is_unavailable() -> None:
 def test_silence_closes_the_socket(node: FakeNode) -> None:
     async def work() -> None:
         async with AsyncClient(
-            node.endpoint, state_dir=node.new_directory(), deadline_ms=300
+            node.endpoint, state_dir=node.new_directory(), timeout=0.3
         ) as client:
             await client.open()
             assert list(client._parts.here().links) == [0]
             node.always(PUT, "deaf")
             with pytest.raises(Unavailable):
-                await client.put("t", "x")
+                await client.publish("t", "x")
             assert list(client._parts.here().links) == []
 
     _run(work())
@@ -128,12 +128,12 @@ def test_a_cancelled_get_has_taken_nothing_and_the_next_one_works(node: FakeNode
     async def work() -> None:
         async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
             await client.subscribe("t")
-            getting = asyncio.create_task(client.get("t", wait_ms=20_000))
+            getting = asyncio.create_task(client.get("t", idle=20))
             await asyncio.to_thread(node.await_requests, GET, 1)
             getting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await getting
-            await client.put("t", "x")
+            await client.publish("t", "x")
             delivery = await client.get("t")
             assert delivery is not None
             assert delivery.publications == (b"x",)
@@ -151,7 +151,7 @@ def test_a_loop_whose_wait_was_cancelled_goes_on_in_another_task(node: FakeNode)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            await client.put("t", "x")
+            await client.publish("t", "x")
             assert (await anext(messages)).publication == b"x"
 
     _run(work())
@@ -162,7 +162,7 @@ def test_a_cancelled_put_stays_in_the_outbox(node: FakeNode, tmp_path: Path) -> 
         async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
             await client.subscribe("t")
             node.script(PUT, "deaf")
-            putting = asyncio.create_task(client.put("t", "x"))
+            putting = asyncio.create_task(client.publish("t", "x"))
             await asyncio.to_thread(node.await_requests, PUT, 1)
             putting.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -178,7 +178,7 @@ def test_tasks_share_one_client_in_turn(node: FakeNode) -> None:
     async def work() -> None:
         async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
             await client.subscribe("t")
-            results = await asyncio.gather(*(client.put("t", str(n)) for n in range(20)))
+            results = await asyncio.gather(*(client.publish("t", str(n)) for n in range(20)))
             assert sorted(result.id for result in results) == list(range(1, 21))
 
     _run(work())

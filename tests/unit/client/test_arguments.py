@@ -22,8 +22,8 @@ from tests.unit.fake_node import FakeNode, client_of
 NAN, INFINITE = float("nan"), float("inf")
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    *[({"deadline_ms": value}, ValueError, "deadline_ms") for value in (0, -1, NAN, INFINITE)],
-    *[({"deadline_ms": value}, TypeError, "deadline_ms") for value in (True, "5", None, Decimal())],
+    *[({"timeout": value}, ValueError, "timeout") for value in (0, -1, NAN, INFINITE)],
+    *[({"timeout": value}, TypeError, "timeout") for value in (True, "5", Decimal())],
     *[({"outbox_bytes_max": value}, ValueError, "outbox_bytes_max") for value in (0, -1)],
     *[({"outbox_bytes_max": value}, TypeError, "outbox_bytes_max") for value in (1.5, True, "1")],
     *[({"state_dir": value}, TypeError, "state_dir") for value in (5, b"state", True, ["a"])],
@@ -41,21 +41,21 @@ WRONG_ENDPOINTS: list[tuple[Any, type[Exception]]] = [
 
 Call = Callable[[Client], object]
 WRONG_CALLS: dict[str, tuple[Call, type[Exception]]] = {
-    "put_many of a text": (lambda c: c.put_many("t", "abc"), TypeError),
-    "put_many of bytes": (lambda c: c.put_many("t", b"abc"), TypeError),  # type: ignore[arg-type]
-    "put_many of a set": (lambda c: c.put_many("t", {"a"}), TypeError),  # type: ignore[arg-type]
-    "put_many of a dict": (lambda c: c.put_many("t", {"a": 1}), TypeError),  # type: ignore[arg-type]
-    "put_many of None": (lambda c: c.put_many("t", None), TypeError),  # type: ignore[arg-type]
-    "put_many of numbers": (lambda c: c.put_many("t", [1]), TypeError),  # type: ignore[list-item]
-    "put None": (lambda c: c.put("t", None), TypeError),  # type: ignore[arg-type]
-    "put a list": (lambda c: c.put("t", ["a"]), TypeError),  # type: ignore[arg-type]
-    "put a lone surrogate": (lambda c: c.put("t", "\ud800"), ValueError),
-    "put to no topic": (lambda c: c.put("", "a"), BadRequest),
-    "put to a long topic": (lambda c: c.put("t" * 256, "a"), TooLarge),
-    "put to a line": (lambda c: c.put("a\nb", "a"), BadRequest),
-    "put to None": (lambda c: c.put(None, "a"), TypeError),  # type: ignore[arg-type]
-    "put to bytes": (lambda c: c.put(b"t", "a"), TypeError),  # type: ignore[arg-type]
-    "put to a list": (lambda c: c.put(["t"], "a"), TypeError),  # type: ignore[arg-type]
+    "publish_many of a text": (lambda c: c.publish_many("t", "abc"), TypeError),
+    "publish_many of bytes": (lambda c: c.publish_many("t", b"abc"), TypeError),  # type: ignore[arg-type]
+    "publish_many of a set": (lambda c: c.publish_many("t", {"a"}), TypeError),  # type: ignore[arg-type]
+    "publish_many of a dict": (lambda c: c.publish_many("t", {"a": 1}), TypeError),  # type: ignore[arg-type]
+    "publish_many of None": (lambda c: c.publish_many("t", None), TypeError),  # type: ignore[arg-type]
+    "publish_many of numbers": (lambda c: c.publish_many("t", [1]), TypeError),  # type: ignore[list-item]
+    "publish None": (lambda c: c.publish("t", None), TypeError),  # type: ignore[arg-type]
+    "publish a list": (lambda c: c.publish("t", ["a"]), TypeError),  # type: ignore[arg-type]
+    "publish a lone surrogate": (lambda c: c.publish("t", "\ud800"), ValueError),
+    "publish to no topic": (lambda c: c.publish("", "a"), BadRequest),
+    "publish to a long topic": (lambda c: c.publish("t" * 256, "a"), TooLarge),
+    "publish to a line": (lambda c: c.publish("a\nb", "a"), BadRequest),
+    "publish to None": (lambda c: c.publish(None, "a"), TypeError),  # type: ignore[arg-type]
+    "publish to bytes": (lambda c: c.publish(b"t", "a"), TypeError),  # type: ignore[arg-type]
+    "publish to a list": (lambda c: c.publish(["t"], "a"), TypeError),  # type: ignore[arg-type]
     "subscribe to 5": (lambda c: c.subscribe(5), TypeError),  # type: ignore[arg-type]
     "unsubscribe from None": (lambda c: c.unsubscribe(None), TypeError),  # type: ignore[arg-type]
     "unsubscribe nobody": (lambda c: c.unsubscribe("t", client_id=""), BadRequest),
@@ -63,10 +63,10 @@ WRONG_CALLS: dict[str, tuple[Call, type[Exception]]] = {
     "next_counter of None": (lambda c: c.next_counter(None), TypeError),  # type: ignore[arg-type]
     "get from 5": (lambda c: c.get(5), TypeError),  # type: ignore[arg-type]
     "get from no topic": (lambda c: c.get(""), BadRequest),
-    "get with a negative wait": (lambda c: c.get("t", wait_ms=-1), ValueError),
-    "get with an endless wait": (lambda c: c.get("t", wait_ms=INFINITE), ValueError),
-    "get with no number as wait": (lambda c: c.get("t", wait_ms=NAN), ValueError),
-    "get with a bool as wait": (lambda c: c.get("t", wait_ms=True), TypeError),
+    "get with a negative wait": (lambda c: c.get("t", idle=-1), ValueError),
+    "get with an endless wait": (lambda c: c.get("t", idle=INFINITE), ValueError),
+    "get with no number as wait": (lambda c: c.get("t", idle=NAN), ValueError),
+    "get with a bool as wait": (lambda c: c.get("t", idle=True), TypeError),
     "get of none": (lambda c: c.get("t", max_count=0), ValueError),
     "get of a half": (lambda c: c.get("t", max_count=1.5), TypeError),  # type: ignore[arg-type]
     "status of the ninth": (lambda c: c.status(9), ValueError),
@@ -90,12 +90,12 @@ CALLS: dict[str, Call] = {
     "subscribers": lambda c: c.subscribers("t"),
     "adopt": lambda c: c.adopt(),
     "upgrade": lambda c: c.upgrade(),
-    "put": lambda c: c.put("t", "a"),
-    "put_many": lambda c: c.put_many("t", ["a"]),
+    "put": lambda c: c.publish("t", "a"),
+    "put_many": lambda c: c.publish_many("t", ["a"]),
     "flush": lambda c: c.flush(),
     "next_counter": lambda c: c.next_counter("t"),
     "get": lambda c: c.get("t"),
-    "messages": lambda c: next(iter(c.messages("t", idle_ms=0))),
+    "messages": lambda c: next(iter(c.messages("t", idle=0))),
     "acknowledge": lambda c: c.acknowledge("t", 1),
     "topics": lambda c: c.topics(),
     "status": lambda c: c.status(),
@@ -195,7 +195,7 @@ def test_a_closed_producer_says_so(node: FakeNode) -> None:
 def test_the_same_is_refused_without_asserts(tmp_path: Path) -> None:
     code = (
         "from flotilla_client import Client\n"
-        "for options in ({'deadline_ms': 0}, {'observer': 1, 'record': 'r'}):\n"
+        "for options in ({'timeout': 0}, {'observer': 1, 'record': 'r'}):\n"
         "    try: Client('127.0.0.1:1', **options)\n"
         "    except ValueError as error: print(error)\n"
     )
@@ -208,11 +208,11 @@ def test_the_same_is_refused_without_asserts(tmp_path: Path) -> None:
 def test_a_generator_of_publications_is_a_list_of_them(node: FakeNode) -> None:
     with client_of(node, rng=random.Random(1)) as client:
         client.subscribe("t")
-        [result] = client.put_many("t", (text for text in ("a", "b")))  # type: ignore[arg-type]
+        [result] = client.publish_many("t", (text for text in ("a", "b")))  # type: ignore[arg-type]
         assert result.count == 2
 
 
 def test_every_error_that_is_refused_here_is_definite(node: FakeNode) -> None:
     with client_of(node) as client, pytest.raises(FlotillaError) as caught:
-        client.put("", "a")
+        client.publish("", "a")
     assert caught.value.definite

@@ -227,7 +227,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_get_takes_as_many_as_it_is_told_and_no_more(run: Run, node: FakeNode) -> None:
     run("sub", "t")
     with Client(node.endpoint, state_dir=node.new_directory()) as client:
-        client.put_many("t", [b"a", b"b", b"c"])
+        client.publish_many("t", [b"a", b"b", b"c"])
     assert run("get", "t", "--count", "2") == (0, b"a\nb\n", b"")
     assert run("get", "t", "--follow", "--count", "1") == (0, b"c\n", b"")
     assert run("get", "t", "--count", "2") == (1, b"", b"")
@@ -253,7 +253,7 @@ def test_a_follow_outlives_an_outage_and_says_when_it_begins_and_ends(
         code = (
             "import sys; from flotilla_client import cli\n"
             "cli.LOOK_S = 0.01; cli.SILENCE_S = 0.05; cli.FOLLOW_SILENCE_S = 0.2\n"
-            "cli.FOLLOW_WAIT_MS = 50; sys.exit(cli.main(sys.argv[1:]))"
+            "cli.FOLLOW_WAIT_S = 0.05; sys.exit(cli.main(sys.argv[1:]))"
         )
         arguments = ["-v", "-e", node.endpoint, "--deadline", "0.5", "--state", str(tmp_path)]
         with Client(node.endpoint, state_dir=tmp_path) as mine:
@@ -271,7 +271,7 @@ def test_a_follow_outlives_an_outage_and_says_when_it_begins_and_ends(
             assert line, "it says nothing more"  # on a slow machine it has said more before
         node.always(GET, None)
         assert b"answers again" in process.stderr.readline()
-        client.put("t", "x")
+        client.publish("t", "x")
         assert process.communicate(timeout=10)[0] == b"x\n"
         assert process.returncode == 0
 
@@ -306,7 +306,7 @@ def test_the_help_documents_every_exit_code(capsys: pytest.CaptureFixture[str]) 
 def test_json_is_one_object_a_line_and_says_bytes_as_base64(run: Run, node: FakeNode) -> None:
     run("sub", "t")
     with Client(node.endpoint, state_dir=node.new_directory()) as client:
-        client.put_many("t", ["text\nof two lines", b"\xff\x00"])
+        client.publish_many("t", ["text\nof two lines", b"\xff\x00"])
     code, out, _ = run("get", "t", "--all", "--json")
     assert code == 0
     assert [orjson.loads(line) for line in out.splitlines()] == [
@@ -322,7 +322,7 @@ def test_key_and_headers_go_with_a_text_or_with_each_line(run: Run, node: FakeNo
     process = _process(node, state, "put", "t", "--header", "a=1", "-")
     assert process.communicate(b"y\nz\n")[0] == b"2 stored, last id 3\n"
     with Client(node.endpoint, state_dir=node.new_directory()) as client:
-        client.put("t", "w", key=b"\xff", headers={"raw": b"\x00", "text": "t"})
+        client.publish("t", "w", key=b"\xff", headers={"raw": b"\x00", "text": "t"})
     rows = [orjson.loads(line) for line in run("get", "t", "--all", "--json")[1].splitlines()]
     assert rows == [
         {"topic": "t", "id": 1, "key": "k", "headers": {"a": "1=2", "b": ""}, "publication": "x"},
@@ -562,7 +562,7 @@ def test_lines_from_a_pipe_become_publications_bytes_and_all(
         client.subscribe("t")
         out, err = _process(node, tmp_path, "put", "t", "-").communicate(b"a\n\xff\xfe\n\nlast")
         assert (out, err) == (b"4 stored, last id 4\n", b"")
-        assert [m.publication for m in client.messages("t", idle_ms=0)] == [
+        assert [m.publication for m in client.messages("t", idle=0)] == [
             b"a",
             b"\xff\xfe",
             b"",
@@ -633,7 +633,7 @@ def test_lines_of_a_client_that_no_cluster_has_heard_of_are_kept_too(
         options = ("-e", "127.0.0.1:1", "--deadline", "0.3", "put", "t", "-")
         _process(node, tmp_path, *options).communicate(b"a\nb")
         assert _process(node, tmp_path, "put", "t", "c").communicate() == (b"3\n", b"")
-        assert [m.publication for m in client.messages("t", idle_ms=0)] == [b"a", b"b", b"c"]
+        assert [m.publication for m in client.messages("t", idle=0)] == [b"a", b"b", b"c"]
 
 
 def test_an_input_that_pauses_is_not_waited_for_while_nobody_answers(
@@ -669,7 +669,7 @@ def test_lines_that_a_full_outbox_has_no_room_for_are_not_said_to_be_kept(
     (tmp_path / "lines").write_bytes(b"".join(LINES[:9]))
     said: list[str] = []
     monkeypatch.setattr(cli, "say", said.append)
-    with Client(dead, state_dir=tmp_path / "state", deadline_ms=300) as client:
+    with Client(dead, state_dir=tmp_path / "state", timeout=0.3) as client:
         client._session.state._outbox_bytes_max = 44  # two batches, not three
         with (tmp_path / "lines").open("rb") as file:
             assert cli._put_lines(client, "t", Lines(file.fileno()), bytes)[0] == 4
@@ -716,7 +716,7 @@ def test_a_rerun_from_the_line_that_it_names_doubles_nothing(
         node.always(PUT, None)
         again = _process(node, tmp_path, "put", "t", "-")
         assert again.communicate(b"".join(lines[line - 1 :]), timeout=20)[1] == b""
-        got = [message.publication for message in client.messages("t", idle_ms=0)]
+        got = [message.publication for message in client.messages("t", idle=0)]
     assert got == [line.rstrip() for line in lines]
 
 
@@ -766,7 +766,7 @@ def test_what_a_full_disk_did_not_take_comes_again(node: FakeNode, tmp_path: Pat
 def test_what_a_closed_pipe_did_not_take_comes_again(node: FakeNode, tmp_path: Path) -> None:
     with Client(node.endpoint, state_dir=tmp_path) as client:
         client.subscribe("t")
-        client.put_many("t", [b"x" * 1000] * 500)
+        client.publish_many("t", [b"x" * 1000] * 500)
     process = _process(node, tmp_path, "get", "t", "--all")
     assert process.stdout is not None
     assert process.stdout.readline() == b"x" * 1000 + b"\n"

@@ -36,7 +36,7 @@ from flotilla_client.protocol import (
     TOPICS,
 )
 from tests.unit.fake_node import (
-    IMPATIENT_MS,
+    IMPATIENT_S,
     FakeCluster,
     FakeNode,
     client_of,
@@ -51,8 +51,8 @@ from tests.unit.fake_node import (
 def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
     with client_of(node) as client:
         assert client.subscribe("t").last_id == 0
-        assert client.put("t", "größe") == PutResult(1, 1, False, True)
-        assert client.put("t", b"\x00\xff") == PutResult(2, 1, False, True)
+        assert client.publish("t", "größe") == PutResult(1, 1, False, True)
+        assert client.publish("t", b"\x00\xff") == PutResult(2, 1, False, True)
         delivery = client.get("t")
         assert delivery is not None
         assert (delivery.first_id, delivery.publications) == (1, ("größe".encode(),))
@@ -64,7 +64,7 @@ def test_a_get_without_a_topic_takes_from_any_subscription(node: FakeNode) -> No
     with client_of(node) as client:
         for topic in "ab":
             client.subscribe(topic)
-            client.put(topic, topic * 2)
+            client.publish(topic, topic * 2)
         assert sorted(texts_of(client)) == [b"aa", b"bb"]
 
 
@@ -74,7 +74,7 @@ def test_a_get_without_a_topic_fits_its_header_whatever_the_topics_names(node: F
     with client_of(node) as client:
         for name in names:
             client.subscribe(name)
-            client.put(name, name)
+            client.publish(name, name)
         got = [client.get() for _ in names]
         assert sorted(each.topic for each in got if each) == names
         assert client.get() is None
@@ -84,10 +84,10 @@ def test_a_waiting_get_returns_when_a_publication_comes(node: FakeNode) -> None:
     with client_of(node) as reader, client_of(node) as writer:
         reader.subscribe("t")
         found: list[Any] = []
-        thread = threading.Thread(target=lambda: found.append(reader.get("t", wait_ms=20_000)))
+        thread = threading.Thread(target=lambda: found.append(reader.get("t", idle=20)))
         thread.start()
         node.await_requests(GET, 1)
-        writer.put("t", "now")
+        writer.publish("t", "now")
         thread.join(10)
         assert found[0].publications == (b"now",)
 
@@ -95,7 +95,7 @@ def test_a_waiting_get_returns_when_a_publication_comes(node: FakeNode) -> None:
 def test_manual_acknowledgment_brings_a_publication_again_until_it_is_said(node: FakeNode) -> None:
     with client_of(node) as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b"])
+        client.publish_many("t", ["a", "b"])
         first, again = client.get("t", ack="manual"), client.get("t", ack="manual")
         assert first == again
         assert first is not None
@@ -106,8 +106,8 @@ def test_manual_acknowledgment_brings_a_publication_again_until_it_is_said(node:
 def test_messages_moves_the_cursor_one_by_one(node: FakeNode, tmp_path: Path) -> None:
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b", "c"])
-        messages = client.messages("t", idle_ms=0)
+        client.publish_many("t", ["a", "b", "c"])
+        messages = client.messages("t", idle=0)
         assert [next(messages).publication, next(messages).publication] == [b"a", b"b"]
     with client_of(node, tmp_path) as client:
         assert texts_of(client, "t") == [b"b", b"c"]
@@ -117,7 +117,7 @@ def test_many_publications_travel_in_as_few_batches_as_fit(node: FakeNode) -> No
     with client_of(node) as client:
         client.subscribe("t")
         third = b"x" * (BATCH_BYTES_MAX // 3)
-        results = client.put_many("t", [third] * 7)
+        results = client.publish_many("t", [third] * 7)
         assert [(result.id, result.count) for result in results] == [(1, 3), (4, 3), (7, 1)]
 
 
@@ -126,7 +126,7 @@ def test_topics_count_what_this_client_has_though_the_broker_does_not_know_yet(
 ) -> None:
     with client_of(node) as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b"])
+        client.publish_many("t", ["a", "b"])
         client.get("t", ack="at-most-once")
         assert client.topics() == [{"topic": "t", "last_id": 2, "cursor": 1, "backlog": 1}]
         [row] = client.topics(everything=True)
@@ -136,7 +136,7 @@ def test_topics_count_what_this_client_has_though_the_broker_does_not_know_yet(
 def test_subscribing_again_resumes_and_unsubscribing_is_idempotent(node: FakeNode) -> None:
     with client_of(node) as client:
         assert not client.subscribe("t").resumed
-        client.put("t", "a")
+        client.publish("t", "a")
         client.get("t")
         client.acknowledge("t", 1)
         again = client.subscribe("t")
@@ -199,13 +199,13 @@ def test_a_name_that_no_node_takes_is_refused_before_anything_is_sent(
 ) -> None:
     with client_of(node) as client:
         with pytest.raises(error):
-            client.put(topic, "x")
+            client.publish(topic, "x")
         assert node.requests == []
 
 
 def test_a_publication_over_the_limit_is_refused_before_anything_is_sent(node: FakeNode) -> None:
     with client_of(node) as client, pytest.raises(TooLarge) as caught:
-        client.put("t", b"x" * (PUBLICATION_BYTES_MAX + 1))
+        client.publish("t", b"x" * (PUBLICATION_BYTES_MAX + 1))
     assert caught.value.details == {"limit": PUBLICATION_BYTES_MAX}
     assert node.requests == []
 
@@ -215,9 +215,9 @@ def test_a_definite_refusal_takes_the_publication_back_with_its_counter(node: Fa
     with client_of(node) as client:
         client.subscribe("t")
         with pytest.raises(TooLarge) as caught:
-            client.put("t", "refused")
+            client.publish("t", "refused")
         assert (caught.value.definite, caught.value.details["limit"]) == (True, 1)
-        client.put("t", "taken")
+        client.publish("t", "taken")
         assert [put.body["counter"] for put in node.of_type(PUT)] == [1, 1]
 
 
@@ -225,10 +225,10 @@ def test_the_rest_of_put_many_is_taken_back_with_a_refused_batch(node: FakeNode)
     half = b"x" * (BATCH_BYTES_MAX // 2)
     with client_of(node) as client:
         client.subscribe("t")
-        client.put_many("t", [half] * 2)
+        client.publish_many("t", [half] * 2)
         node.script(PUT, "twice", nak("too_large"))
         with pytest.raises(TooLarge) as caught:
-            client.put_many("t", [half] * 6)
+            client.publish_many("t", [half] * 6)
         assert caught.value.details["stored"] == 2
         assert caught.value.details["withdrawn"] == 4
         assert client.next_counter("t") == 5
@@ -237,7 +237,7 @@ def test_the_rest_of_put_many_is_taken_back_with_a_refused_batch(node: FakeNode)
 def test_a_counter_gap_is_reported_with_the_expected_counter(node: FakeNode) -> None:
     node.script(PUT, nak("counter_gap", expected=7))
     with client_of(node) as client, pytest.raises(CounterGap) as caught:
-        client.put("t", "x")
+        client.publish("t", "x")
     assert caught.value.details["expected"] == 7
 
 
@@ -245,14 +245,14 @@ def test_a_full_backlog_is_retried_until_there_is_room(node: FakeNode) -> None:
     node.script(PUT, nak("backlog_full", limit=9), nak("backlog_full", limit=9))
     with client_of(node) as client:
         client.subscribe("t")
-        assert client.put("t", "x").id == 1
+        assert client.publish("t", "x").id == 1
 
 
 def test_a_backlog_that_stays_full_is_said_and_definite(node: FakeNode) -> None:
     node.always(PUT, nak("backlog_full", limit=9))
     with client_of(node) as client:
         with impatient(client), pytest.raises(BacklogFull) as caught:
-            client.put("t", "x")
+            client.publish("t", "x")
         assert caught.value.definite
         assert client.next_counter("t") == 1
 
@@ -264,7 +264,7 @@ def test_a_put_whose_answer_is_lost_is_sent_again_and_stored_once(node: FakeNode
     node.script(PUT, "silent")
     with client_of(node) as client:
         client.subscribe("t")
-        assert client.put("t", "x") == PutResult(1, 1, True, True)
+        assert client.publish("t", "x") == PutResult(1, 1, True, True)
         assert texts_of(client, "t") == [b"x"]
 
 
@@ -274,7 +274,7 @@ def test_late_and_doubled_replies_are_never_taken_for_answers_to_later_requests(
     node.script(PUT, "twice", "late", "garbage", "twice")
     with client_of(node) as client:
         client.subscribe("t")
-        assert [client.put("t", text).id for text in "abcde"] == [1, 2, 3, 4, 5]
+        assert [client.publish("t", text).id for text in "abcde"] == [1, 2, 3, 4, 5]
         assert texts_of(client, "t") == [b"a", b"b", b"c", b"d", b"e"]
 
 
@@ -283,11 +283,11 @@ def test_a_dead_node_is_left_at_once_for_the_next_endpoint() -> None:
     with (
         FakeNode("a", cluster) as a,
         FakeNode("b", cluster) as b,
-        Client([a.endpoint, b.endpoint], state_dir=a.new_directory(), deadline_ms=60_000) as client,
+        Client([a.endpoint, b.endpoint], state_dir=a.new_directory(), timeout=60) as client,
     ):
         client.subscribe("t")
         a.stop()
-        assert client.put("t", "x").id == 1
+        assert client.publish("t", "x").id == 1
         assert len(b.of_type(PUT)) == 1
 
 
@@ -298,7 +298,7 @@ def test_a_client_finds_the_leader_and_stays_there() -> None:
         with Client([a.endpoint, b.endpoint, c.endpoint], state_dir=a.new_directory()) as client:
             client.subscribe("t")
             for _ in range(5):
-                client.put("t", "x")
+                client.publish("t", "x")
         assert len(c.of_type(PUT)) >= 4
 
 
@@ -307,16 +307,16 @@ def test_an_unanswered_put_stays_and_is_sent_before_the_next_one(node: FakeNode)
         client.subscribe("t")
         node.always(PUT, "deaf")
         with impatient(client), pytest.raises(Unavailable) as caught:
-            client.put("t", "first")
+            client.publish("t", "first")
         assert not caught.value.definite
         with (
             impatient(client),
             pytest.raises(Unavailable, match="it stays in the outbox") as caught,
         ):
-            client.put("t", "behind it")
+            client.publish("t", "behind it")
         assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
         node.always(PUT, None)
-        client.put("t", "second")
+        client.publish("t", "second")
         assert texts_of(client, "t") == [b"first", b"behind it", b"second"]
 
 
@@ -325,9 +325,9 @@ def test_what_stays_is_bounded_by_the_outbox(node: FakeNode) -> None:
         client.subscribe("t")
         node.always(PUT, "deaf")
         with impatient(client), pytest.raises(Unavailable):
-            client.put("t", "five5")
+            client.publish("t", "five5")
         with impatient(client), pytest.raises(OutboxFull) as caught:
-            client.put("t", "four")
+            client.publish("t", "four")
         assert caught.value.definite
         node.always(PUT, None)
         client.flush()
@@ -340,13 +340,13 @@ def test_put_many_keeps_all_in_order_also_what_was_not_tried(node: FakeNode, fau
     texts = [bytes([number]) * half for number in range(6)]
     with client_of(node) as client:
         client.subscribe("t")
-        client.put("t", "known")
+        client.publish("t", "known")
         node.script(PUT, "twice")
         node.always(PUT, fault)
         # The first batches of 1 MB have to come through in time on a busy machine, too.
-        impatience = impatient(client, 5 * IMPATIENT_MS)
+        impatience = impatient(client, 5 * IMPATIENT_S)
         with impatience, pytest.raises(Unavailable, match="4 stay in the outbox") as caught:
-            client.put_many("t", texts)
+            client.publish_many("t", texts)
         assert not caught.value.definite
         assert (caught.value.details["stored"], caught.value.details["kept"]) == (2, 4)
         node.always(PUT, None)
@@ -362,23 +362,23 @@ def test_a_refused_publication_of_the_outbox_takes_none_of_those_behind_it_along
         node.always(PUT, "deaf")
         for text in ("a", "too large for the node", "b"):
             with impatient(client), pytest.raises(Unavailable):
-                client.put("t", text)
+                client.publish("t", text)
         node.always(PUT, None)
         node.script(PUT, "twice", nak("too_large", limit=1))
         with pytest.raises(TooLarge) as caught:
             client.flush()
         assert (caught.value.definite, caught.value.details["withdrawn"]) == (True, 1)
-        client.put("t", "c")
+        client.publish("t", "c")
         assert texts_of(client, "t") == [b"a", b"b", b"c"]
 
 
 def test_what_was_put_without_any_node_goes_out_once_when_there_is_one(tmp_path: Path) -> None:
     for text in ("first", "second"):
         with (
-            Client("127.0.0.1:1", state_dir=tmp_path, deadline_ms=IMPATIENT_MS) as client,
+            Client("127.0.0.1:1", state_dir=tmp_path, timeout=IMPATIENT_S) as client,
             pytest.raises(Unavailable) as caught,
         ):
-            client.put("t", text)
+            client.publish("t", text)
         assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
     with FakeNode() as node, client_of(node) as reader:
         reader.subscribe("t")
@@ -393,15 +393,15 @@ def test_what_an_old_copy_put_without_any_node_is_never_taken_for_what_the_other
 ) -> None:
     with client_of(node, tmp_path / "one") as client:
         client.subscribe("t")
-        client.put("t", "before")
+        client.publish("t", "before")
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     with client_of(node, tmp_path / "one") as client:
-        client.put("t", "by the other")
+        client.publish("t", "by the other")
     with (
-        Client("127.0.0.1:1", state_dir=tmp_path / "copy", deadline_ms=IMPATIENT_MS) as client,
+        Client("127.0.0.1:1", state_dir=tmp_path / "copy", timeout=IMPATIENT_S) as client,
         pytest.raises(Unavailable),
     ):
-        client.put("t", "by the copy")
+        client.publish("t", "by the copy")
     with client_of(node, tmp_path / "copy") as client:
         client.flush()
         assert texts_of(client, "t") == [b"before", b"by the other", b"by the copy"]
@@ -412,13 +412,13 @@ def test_what_is_enqueued_asks_nobody_and_is_sent_in_order_before_the_next_put(
 ) -> None:
     with client_of(node) as reader:
         reader.subscribe("t")
-        with Client("127.0.0.1:1", state_dir=tmp_path, deadline_ms=300) as client:
+        with Client("127.0.0.1:1", state_dir=tmp_path, timeout=0.3) as client:
             assert client.enqueue("t", [b"a", "b"]) == 2
             assert client.enqueue("t", ["c"]) == 1
             with pytest.raises(TypeError):
                 client.enqueue("t", "abc")
         with client_of(node, tmp_path) as client:
-            client.put("t", "d")
+            client.publish("t", "d")
             assert client.enqueue("t", ["e"]) == 1
             assert len(node.of_type(PUT)) == 3
             with client.producer("t") as out:
@@ -440,7 +440,7 @@ def test_enqueue_takes_all_or_nothing(tmp_path: Path) -> None:
 def test_unavailable_names_each_endpoint_and_what_it_did(node: FakeNode) -> None:
     node.always(REQUEST_ID, "deaf")
     endpoints = [node.endpoint, "127.0.0.1:1", "no-such-host.invalid:7001"]
-    with Client(endpoints, deadline_ms=1_500) as client, pytest.raises(Unavailable) as caught:
+    with Client(endpoints, timeout=1.5) as client, pytest.raises(Unavailable) as caught:
         client.open()
     assert caught.value.details["causes"] == {
         node.endpoint: "no answer",
@@ -460,7 +460,7 @@ def test_the_state_of_another_cluster_is_refused_with_the_remedy(
         client_of(node, tmp_path) as client,
         pytest.raises(UnknownClient, match="belongs to another cluster") as caught,
     ):
-        client.put("t", "x")
+        client.publish("t", "x")
     assert str(tmp_path) in caught.value.message
     assert "--state" in caught.value.message
 
@@ -468,14 +468,14 @@ def test_the_state_of_another_cluster_is_refused_with_the_remedy(
 @pytest.mark.parametrize("wrong", [5, None, ["text"], 1.5])
 def test_what_is_neither_bytes_nor_text_is_no_publication(node: FakeNode, wrong: Any) -> None:
     with client_of(node) as client, pytest.raises(TypeError, match="bytes or text"):
-        client.put("t", wrong)
+        client.publish("t", wrong)
 
 
 @pytest.mark.parametrize("right", [bytearray(b"ab"), memoryview(b"ab"), "ab", b"ab"])
 def test_every_kind_of_bytes_is_a_publication(node: FakeNode, right: Any) -> None:
     with client_of(node) as client:
         client.subscribe("t")
-        client.put("t", right)
+        client.publish("t", right)
         assert texts_of(client, "t") == [b"ab"]
 
 
@@ -484,7 +484,7 @@ def test_flush_sends_what_stayed(node: FakeNode) -> None:
         client.subscribe("t")
         node.always(PUT, "deaf")
         with impatient(client), pytest.raises(Unavailable):
-            client.put("t", "x")
+            client.publish("t", "x")
         node.always(PUT, None)
         client.flush()
         assert texts_of(client, "t") == [b"x"]
@@ -492,7 +492,7 @@ def test_flush_sends_what_stayed(node: FakeNode) -> None:
 
 def test_a_call_under_way_when_its_client_is_closed_asks_nobody_any_more(node: FakeNode) -> None:
     node.always(TOPICS, "deaf")
-    client = Client([node.endpoint] * 2, deadline_ms=900)  # three attempts, the second at once
+    client = Client([node.endpoint] * 2, timeout=0.9)  # three attempts, the second at once
     ended: list[FlotillaError] = []
 
     def ask() -> None:

@@ -69,7 +69,7 @@ def test_everybodys_topics_are_listed_also_when_a_resume_was_carried_out_and_not
 ) -> None:
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-    with client_of(node, tmp_path, deadline_ms=1_500) as client:
+    with client_of(node, tmp_path, timeout=1.5) as client:
         node.always(REQUEST_ID, "silent")  # the broker has a newer epoch than the state directory
         with pytest.raises(Unavailable):
             client.open()
@@ -97,7 +97,7 @@ def test_an_older_process_with_the_same_state_is_fenced(node: FakeNode, tmp_path
         known = node.cluster.clients[client.client_id]
         known.epoch += 1
         with pytest.raises(Fenced):
-            client.put("t", "x")
+            client.publish("t", "x")
 
 
 def test_an_unsub_whose_answer_was_lost_with_the_process_is_noticed_at_the_next_open(
@@ -119,7 +119,7 @@ def test_opening_sends_what_an_earlier_process_left(node: FakeNode, tmp_path: Pa
         client.subscribe("t")
         node.always(PUT, "deaf")
         with impatient(client), pytest.raises(Unavailable):
-            client.put("t", "left")
+            client.publish("t", "left")
     node.always(PUT, None)
     with client_of(node, tmp_path) as client:
         client.open()
@@ -131,15 +131,15 @@ def test_a_full_topic_in_the_outbox_does_not_keep_a_client_from_reading_it(
 ) -> None:
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-        client.put("t", "a")
+        client.publish("t", "a")
         node.always(PUT, "deaf")
         with impatient(client), pytest.raises(Unavailable):
-            client.put("t", "b")
+            client.publish("t", "b")
     node.always(PUT, nak("backlog_full", limit=1))
     with client_of(node, tmp_path) as client:
         assert texts_of(client, "t") == [b"a"]
         node.always(PUT, None)
-        client.put("t", "c")
+        client.publish("t", "c")
         assert texts_of(client, "t") == [b"b", b"c"]
 
 
@@ -151,7 +151,7 @@ def test_what_is_refused_for_good_in_the_outbox_keeps_no_later_process_from_work
         node.always(PUT, "deaf")
         for text in "ab":
             with impatient(client), pytest.raises(Unavailable):
-                client.put("u", text)
+                client.publish("u", text)
     node.always(PUT, nak("too_many", limit=10_000))
     with client_of(node, tmp_path) as client, pytest.raises(TooMany) as caught:
         client.get("t")
@@ -178,7 +178,7 @@ def test_two_publishers_and_two_subscribers_work_side_by_side(
 
     def publish(number: int) -> None:
         for text in range(20):
-            writers[number].put("t", f"{number}-{text}")
+            writers[number].publish("t", f"{number}-{text}")
 
     threads = [threading.Thread(target=publish, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -220,7 +220,7 @@ def test_an_observer_hears_of_a_delivery_before_the_cursor_moves(node: FakeNode)
     with client_of(node, observer=recorder) as client:
         recorder.client = client
         client.subscribe("t")
-        client.put_many("t", ["a", "b"])
+        client.publish_many("t", ["a", "b"])
         client.get("t", max_count=5)
         _, operation, outcome, cursor = recorder.events[-1]
         assert outcome is not None
@@ -238,7 +238,7 @@ def test_an_observer_hears_of_a_put_before_it_is_sent_and_of_its_error(node: Fak
     with client_of(node, observer=recorder) as client:
         recorder.client = client
         with pytest.raises(TooLarge):
-            client.put("t", "x")
+            client.publish("t", "x")
         invoke, complete = recorder.events
         assert (invoke[1].f, invoke[1].counter, invoke[1].count) == ("put", 1, 1)
         assert invoke[1].client_id == client.client_id
@@ -253,7 +253,7 @@ _PUBLISHER = """
 import sys; from flotilla_client import Client
 client = Client(sys.argv[1], state_dir=sys.argv[2])
 for text in sys.argv[3:]:
-    client.put("t", text)
+    client.publish("t", text)
 """
 
 _SUBSCRIBER = """
@@ -291,7 +291,7 @@ def test_a_publisher_killed_between_send_and_reply_sends_the_same_again(
         before = node.await_requests(PUT, 2)[1]
         _kill(process)
         with client_of(node, tmp_path) as client:
-            client.put("t", "c")
+            client.publish("t", "c")
         again = node.of_type(PUT)[2]
         assert (again.body, again.data) == (before.body, before.data)
         assert again.epoch == 2
@@ -303,7 +303,7 @@ def test_a_subscriber_killed_before_the_answer_gets_it_after_its_return(
 ) -> None:
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-        client.put("t", "a")
+        client.publish("t", "a")
     node.script(GET, "silent")
     process = _process(_SUBSCRIBER, node.endpoint, tmp_path)
     node.await_requests(GET, 1)
@@ -318,7 +318,7 @@ def test_a_subscriber_killed_over_every_single_delivery_gets_it_again_and_says_s
     texts = [f"p{number}" for number in range(4)]
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-        client.put_many("t", texts)
+        client.publish_many("t", texts)
     got = []
     for _ in texts:
         process = _process(_SUBSCRIBER, node.endpoint, tmp_path)
@@ -371,7 +371,7 @@ def test_a_subscription_that_nobody_could_go_on_with_is_refused_and_never_asked_
 def test_without_a_directory_a_client_publishes_and_looks_about(node: FakeNode) -> None:
     with client_of(node) as reader, Client(node.endpoint) as client:
         reader.subscribe("t")
-        assert client.put("t", "a").id == 1
+        assert client.publish("t", "a").id == 1
         with client.producer("t") as out:
             assert out.send("b").result(5).id == 2
         assert client.topics(everything=True)

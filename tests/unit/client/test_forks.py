@@ -59,12 +59,12 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "open": lambda c: c.open(),
     "subscribe": lambda c: c.subscribe("t"),
     "unsubscribe": lambda c: c.unsubscribe("t"),
-    "put": lambda c: c.put("t", "a"),
-    "put_many": lambda c: c.put_many("t", ["a"]),
+    "put": lambda c: c.publish("t", "a"),
+    "put_many": lambda c: c.publish_many("t", ["a"]),
     "flush": lambda c: c.flush(),
     "next_counter": lambda c: c.next_counter("t"),
     "get": lambda c: c.get("t"),
-    "messages": lambda c: next(iter(c.messages("t", idle_ms=0))),
+    "messages": lambda c: next(iter(c.messages("t", idle=0))),
     "acknowledge": lambda c: c.acknowledge("t", 1),
     "topics": lambda c: c.topics(),
     "status": lambda c: c.status(),
@@ -79,14 +79,14 @@ def test_a_client_with_a_directory_says_in_a_child_where_it_belongs(
 ) -> None:
     with client_of(node) as client:
         client.subscribe("t")
-        client.put("t", "before")
+        client.publish("t", "before")
         before = len(node.requests)
         said = _in_child(lambda: CALLS[name](client))
         assert said.get("error") == "Forked", said
         assert f"made in process {os.getpid()}" in said["text"]
         assert "after the fork" in said["text"]
         assert len(node.requests) == before
-        client.put("t", "after")
+        client.publish("t", "after")
         assert texts_of(client) == [b"before", b"after"]
 
 
@@ -171,7 +171,7 @@ def test_a_child_that_closes_and_collects_what_it_inherited_harms_nobody(node: F
     for number in range(3):
         box = [client]
         assert _in_child(forget) == {"result": None}
-        client.put("t", str(number))
+        client.publish("t", str(number))
     client.close()
     with client_of(node, directory) as again:
         assert texts_of(again) == [b"0", b"1", b"2"]
@@ -206,19 +206,21 @@ def test_a_directory_is_free_when_its_owner_has_died_though_children_live(
 
 
 def _publish(client: Client, number: int) -> list[int]:
-    return [client.put("t", f"{number}.{turn}").id for turn in range(PUTS)]
+    return [client.publish("t", f"{number}.{turn}").id for turn in range(PUTS)]
 
 
 def test_without_a_directory_each_child_is_a_client_of_its_own(node: FakeNode) -> None:
     with client_of(node) as reader, Client(node.endpoint) as client:
         reader.subscribe("t")
-        client.put("t", "parent")
+        client.publish("t", "parent")
         mine = client.client_id
-        said = _in_child(lambda: [client.client_id, client.put("t", "child").id, client.client_id])
+        said = _in_child(
+            lambda: [client.client_id, client.publish("t", "child").id, client.client_id]
+        )
         before, id_, after = said["result"]
         assert (before, id_) == ("", 2)
         assert after not in ("", mine)
-        assert client.put("t", "parent again").id == 3
+        assert client.publish("t", "parent again").id == 3
         assert client.client_id == mine
 
 
@@ -228,11 +230,11 @@ def test_what_a_parent_has_not_sent_its_child_does_not_send(node: FakeNode) -> N
         client.open()
         node.always(PUT, "deaf")
         with impatient(client), pytest.raises(FlotillaError):
-            client.put("t", "parent")
+            client.publish("t", "parent")
         out = client.producer("u", linger_ms=60_000)
         out.send("queued")
         node.always(PUT, None)
-        said = _in_child(lambda: [client.flush(), client.put("t", "child").id])
+        said = _in_child(lambda: [client.flush(), client.publish("t", "child").id])
         assert said == {"result": [None, 1]}
         client.flush()
         assert node.cluster.topics["t"] == [b"child", b"parent"]
@@ -243,14 +245,14 @@ def test_what_a_parent_has_not_sent_its_child_does_not_send(node: FakeNode) -> N
 
 def test_children_of_a_busy_client_publish_each_once(node: FakeNode) -> None:
     """Fork again and again while threads are inside of all that a client has."""
-    with client_of(node) as mine, Client(node.endpoint, deadline_ms=10_000) as client:
+    with client_of(node) as mine, Client(node.endpoint, timeout=10) as client:
         mine.subscribe("t")
         is_over = threading.Event()
 
         def work() -> None:
             while not is_over.wait(0.001):  # most forks meet somebody inside all the same
-                client.put("t", "x")
-                mine.put("t", "y")
+                client.publish("t", "x")
+                mine.publish("t", "y")
 
         threads = [threading.Thread(target=work) for _ in range(3)]
         mine.subscribe("p")
@@ -263,7 +265,7 @@ def test_children_of_a_busy_client_publish_each_once(node: FakeNode) -> None:
                     begun_s = time.monotonic()
                     said = _in_child(lambda: _publish(client, number))  # noqa: B023
                     assert len(said["result"]) == PUTS, said
-                    assert _in_child(lambda: mine.put("t", "a"))["error"] == "Forked"
+                    assert _in_child(lambda: mine.publish("t", "a"))["error"] == "Forked"
                     assert time.monotonic() - begun_s < CHILD_S
             finally:
                 is_over.set()
@@ -281,7 +283,7 @@ def test_a_thread_that_waits_holds_no_childs_turn(node: FakeNode) -> None:
 
         def hold() -> None:
             with pytest.raises(FlotillaError):
-                client.put("t", "a")
+                client.publish("t", "a")
 
         held = threading.Thread(target=hold)
         client._session.deadline_ms = 3_000
@@ -299,7 +301,7 @@ _shared: Any = None
 
 def _pooled(number: int) -> tuple[str, str]:
     try:
-        return "id", _shared.put("t", f"{number}").id and _shared.client_id
+        return "id", _shared.publish("t", f"{number}").id and _shared.client_id
     except FlotillaError as error:
         return type(error).__name__, str(error)
 
@@ -310,12 +312,12 @@ def test_a_pool_of_forked_processes(has_directory: bool, node: FakeNode) -> None
     directory = node.new_directory() if has_directory else None
     with client_of(node) as reader, Client(node.endpoint, state_dir=directory) as client:
         reader.subscribe("t")
-        client.put("t", "parent")
+        client.publish("t", "parent")
         _shared = client
         with multiprocessing.get_context("fork").Pool(2) as pool:
             said = pool.map_async(_pooled, range(8), chunksize=1).get(CHILD_S)
         _shared = None
-        assert client.put("t", "parent again").stored
+        assert client.publish("t", "parent again").stored
     if has_directory:
         assert {kind for kind, _ in said} == {"Forked"}
         assert len(node.cluster.topics["t"]) == 2
@@ -338,15 +340,15 @@ def test_a_client_cannot_be_pickled_for_another_process(kind: type, node: FakeNo
 _SERVER = """
 import os, signal, sys
 from flotilla_client import Client, FlotillaError
-client = Client(sys.argv[1], state_dir=sys.argv[2] or None, deadline_ms=5_000)  # at import
-client.put("t", "master")
+client = Client(sys.argv[1], state_dir=sys.argv[2] or None, timeout=5)  # at import
+client.publish("t", "master")
 children = []
 for number in range(3):
     pid = os.fork()
     if pid == 0:
         try:
             for turn in range(10):
-                client.put("t", f"{number}.{turn}")
+                client.publish("t", f"{number}.{turn}")
             with client.producer("t") as out:
                 out.send(f"{number}.last")
             os.write(1, b"served\\n")
@@ -356,7 +358,7 @@ for number in range(3):
     children.append(pid)
 for pid in children:
     assert os.waitpid(pid, 0)[1] == 0
-client.put("t", "master again")
+client.publish("t", "master again")
 client.close()
 """
 
@@ -389,12 +391,12 @@ def test_a_server_that_loads_its_application_and_then_forks_its_workers(
 _APPLICATION = """
 import os
 from flotilla_client import Client, FlotillaError
-client = Client(os.environ["ENDPOINT"], state_dir=os.environ["STATE"] or None, deadline_ms=5_000)
-client.put("t", "master")
+client = Client(os.environ["ENDPOINT"], state_dir=os.environ["STATE"] or None, timeout=5)
+client.publish("t", "master")
 
 def application(environ, start_response):
     try:
-        client.put("t", environ["PATH_INFO"])
+        client.publish("t", environ["PATH_INFO"])
         said = "stored"
     except FlotillaError as error:
         said = error.code

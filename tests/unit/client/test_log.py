@@ -38,7 +38,7 @@ def test_a_fail_over_is_told_with_both_endpoints_and_the_new_leader(
         assert said(caplog, logging.INFO) == [f"a leads, says {first.endpoint}"]
         first.stop()
         cluster.leader = "b"
-        client.put("t", "x")
+        client.publish("t", "x")
     [warning] = said(caplog, logging.WARNING)
     assert warning.startswith(f"{first.endpoint}: ")
     assert warning.endswith(f"; next: {second.endpoint}")
@@ -51,7 +51,7 @@ def test_a_retry_is_told_once_an_operation(
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
         node.script(PUT, *[nak("electing")] * 3)
-        client.put("t", "x")
+        client.publish("t", "x")
     again = f"{node.endpoint}: electing; asking again"
     assert said(caplog, logging.INFO)[1:] == [again]
     assert said(caplog, logging.DEBUG) == [again, again]
@@ -59,12 +59,12 @@ def test_a_retry_is_told_once_an_operation(
 
 
 def test_an_outage_does_not_fill_the_log(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    with FakeNode() as node, client_of(node, tmp_path, deadline_ms=1_000) as client:
+    with FakeNode() as node, client_of(node, tmp_path, timeout=1) as client:
         client.subscribe("t")
         node.stop()
         for _ in range(2):
             with pytest.raises(Unavailable):
-                client.put("t", "x")
+                client.publish("t", "x")
     silent, *gave_up = said(caplog, logging.WARNING)
     assert silent.startswith(f"{node.endpoint}: ")
     assert len(gave_up) == 2
@@ -75,8 +75,8 @@ def test_an_outage_does_not_fill_the_log(caplog: pytest.LogCaptureFixture, tmp_p
 def test_without_a_handler_nothing_is_written(node: FakeNode) -> None:
     code = (
         "import sys, flotilla_client\n"
-        "client = flotilla_client.Client('127.0.0.1:1', deadline_ms=200)\n"
-        "try: client.put('t', 'x')\n"
+        "client = flotilla_client.Client('127.0.0.1:1', timeout=0.2)\n"
+        "try: client.publish('t', 'x')\n"
         "except flotilla_client.Unavailable: client.close()\n"
     )
     environ = os.environ | {"PYTHONPATH": "client"}

@@ -203,7 +203,7 @@ def test_a_running_client_takes_up_its_id_anew_and_asks_the_same_again(node: Fak
         client.subscribe("t")
         for kind in (PUT, GET, SUB, TOPICS):
             node.script(kind, nak("recovered"))
-        assert client.put("t", "a").id == 1
+        assert client.publish("t", "a").id == 1
         assert texts_of(client, "t") == [b"a"]
         client.subscribe("u")
         assert len(client.topics()) == 2
@@ -219,25 +219,25 @@ def test_a_running_client_is_told_of_a_loss_and_what_it_puts_is_not_taken(
     node: FakeNode, refusal: str
 ) -> None:
     with client_of(node) as client:
-        client.put_many("t", ["a", "b"])
+        client.publish_many("t", ["a", "b"], allow_unheard=True)
         node.cluster.clients[client.client_id].counters["t"] = 1
         node.script(PUT, nak(refusal, expected=2))
         with pytest.raises(ClusterRecovered) as caught:
-            client.put("t", "c")
+            client.publish("t", "c")
         assert caught.value.definite
         assert caught.value.details["publications"] == {"t": 1}
         with pytest.raises(ClusterRecovered):
-            client.put("t", "d")
+            client.publish("t", "d")
         assert client.adopt() == Losses({"t": 1}, {})
         assert client.next_counter("t") == 2
-        client.put("t", "e")
+        client.publish("t", "e", allow_unheard=True)
     assert node.cluster.clients[client.client_id].counters == {"t": 2}
 
 
 def test_a_cursor_above_the_topic_s_end_is_told_and_adopted(node: FakeNode) -> None:
     with client_of(node) as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b"])
+        client.publish_many("t", ["a", "b"])
         assert texts_of(client) == [b"a", b"b"]
         known = node.cluster.clients[client.client_id]
         known.cursors["t"] = 1
@@ -248,18 +248,18 @@ def test_a_cursor_above_the_topic_s_end_is_told_and_adopted(node: FakeNode) -> N
             client.get("t")
         assert caught.value.details["deliveries"] == {"t": (1, 2)}
         client.adopt()
-        client.put("u", "")
+        client.publish("u", "", allow_unheard=True)
         node.cluster.topics["t"].append(b"another b")
         assert texts_of(client) == [b"another b"]
 
 
 def test_a_gap_that_is_no_loss_is_an_error_and_no_trap(node: FakeNode) -> None:
     with client_of(node) as client:
-        client.put("t", "a")
+        client.publish("t", "a", allow_unheard=True)
         node.script(PUT, nak("counter_gap", expected=2))
         with pytest.raises(CounterGap):
-            client.put("t", "b")
-        client.put("t", "c")
+            client.publish("t", "b")
+        client.publish("t", "c", allow_unheard=True)
         assert node.cluster.clients[client.client_id].counters == {"t": 2}
 
 
@@ -284,7 +284,7 @@ def test_a_client_says_which_recovery_it_has_met(node: FakeNode, tmp_path: Path)
         for name in ("one", "two"):
             node.cluster.recovery = name
             node.script(PUT, nak("recovered"))
-            client.put("t", "a")
+            client.publish("t", "a", allow_unheard=True)
     with client_of(node, tmp_path) as client:
         client.open()
     assert [request.body.get("recovery") for request in node.of_type(REQUEST_ID)] == [
@@ -312,10 +312,10 @@ def test_a_client_that_the_cluster_does_not_know_becomes_a_new_one_with_its_outb
 ) -> None:
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-        client.put("t", "a")
+        client.publish("t", "a")
         node.always(PUT, "deaf")
         with impatient(client), pytest.raises(Unavailable):
-            client.put("t", "b")
+            client.publish("t", "b")
         was = client.client_id
     node.always(PUT, None)
     node.cluster.clients.clear()
@@ -336,22 +336,22 @@ def test_a_client_that_was_forgotten_is_told_and_its_outbox_is_returned_and_not_
     with client_of(node) as reader, client_of(node, tmp_path) as client:
         reader.subscribe("t")
         client.subscribe("u")
-        client.put("t", "a")
+        client.publish("t", "a")
         node.always(PUT, "silent")  # it is stored, and its answer is lost
         with impatient(client), pytest.raises(Unavailable):
-            client.put("t", "b")
+            client.publish("t", "b")
         was = client.client_id
         node.always(PUT, None)
         node.cluster.clients.pop(was)
     with client_of(node, tmp_path) as client:
         for _ in range(2):
             with pytest.raises(Forgotten, match="adopt"):
-                client.put("t", "c")
+                client.publish("t", "c")
         lost = client.adopt()
         assert lost == Losses({}, {}, ("u",), is_unknown=True, unanswered={"t": (b"b",)})
         assert "1 publication to t without an answer" in "; ".join(lost.sentences())
         assert client.client_id != was
-        client.put("t", "d")
+        client.publish("t", "d")
         assert client.adopt() == Losses({}, {})
     assert node.cluster.topics["t"] == [b"a", b"b", b"d"]
 
@@ -364,10 +364,10 @@ def test_what_a_forgotten_client_has_never_sent_it_sends_as_the_new_one(
         reader.subscribe("t")
         with client_of(node, tmp_path) as client:
             for number in range(3):
-                client.put("t", f"old {number}")
+                client.publish("t", f"old {number}")
             node.always(PUT, "deaf")
             with impatient(client), pytest.raises(Unavailable):
-                client.put("t", "sent")
+                client.publish("t", "sent")
             node.always(PUT, None)
             node.cluster.clients.pop(client.client_id)
         with client_of(node, tmp_path) as client:
@@ -375,7 +375,7 @@ def test_what_a_forgotten_client_has_never_sent_it_sends_as_the_new_one(
             lost = client.adopt()
             assert lost.unanswered == {"t": (b"sent",)}
             client.flush()
-            client.put("t", "new 3")
+            client.publish("t", "new 3")
     assert node.cluster.topics["t"][3:] == [b"new 1", b"new 2", b"new 3"]
 
 
@@ -386,10 +386,10 @@ def test_who_is_given_no_new_id_has_let_go_of_nothing(
     with client_of(node) as reader, client_of(node, tmp_path) as client:
         reader.subscribe("t")
         client.subscribe("u")
-        client.put("t", "a")
+        client.publish("t", "a")
         node.always(PUT, "silent")
         with impatient(client), pytest.raises(Unavailable):
-            client.put("t", "b")
+            client.publish("t", "b")
         node.always(PUT, None)
         node.cluster.clients.pop(client.client_id)
         node.script(REQUEST_ID, nak(refusal))
@@ -425,11 +425,11 @@ def test_losses_are_told_though_nobody_answers_what_is_sent_again(state: State) 
 def test_an_asynchronous_client_adopts_too(node: FakeNode) -> None:
     async def work() -> Losses:
         async with AsyncClient(node.endpoint) as client:
-            await client.put("t", "a")
+            await client.publish("t", "a", allow_unheard=True)
             node.cluster.clients[client.client_id].counters.clear()
             node.script(PUT, nak("recovered"))
             with pytest.raises(ClusterRecovered):
-                await client.put("t", "b")
+                await client.publish("t", "b")
             return await client.adopt()
 
     assert asyncio.run(work()) == Losses({"t": 1}, {})
@@ -456,11 +456,11 @@ def test_a_loop_hands_over_nothing_that_it_fetched_of_the_history_before(
 ) -> None:
     with client_of(node) as client, client_of(node) as writer:
         client.subscribe("t")
-        writer.put_many("t", ["a", "b", "c"])
-        loop = client.messages("t", ack=ack, idle_ms=0)
+        writer.publish_many("t", ["a", "b", "c"])
+        loop = client.messages("t", ack=ack, idle=0)
         assert next(loop).publication == b"a"
         recover(node, 1, "B", "C")
-        client.put("u", "an operation that takes up the id anew")
+        client.publish("u", "an operation that takes up the id anew", allow_unheard=True)
         news = itertools.islice((message for message in loop if message.id > 1), 2)
         assert [message.publication for message in news] == [b"B", b"C"]
 
@@ -471,11 +471,11 @@ def test_what_was_in_hand_at_a_recovery_is_not_acknowledged_in_the_new_history(
 ) -> None:
     with client_of(node) as client, client_of(node) as writer:
         client.subscribe("t")
-        writer.put_many("t", ["a", "b", "c"])
+        writer.publish_many("t", ["a", "b", "c"])
         assert client.get("t", max_count=3, ack=ack) is not None
         recover(node, 1, "B", "C")
         with pytest.raises(ClusterRecovered) as caught:
-            client.put("u", "")
+            client.publish("u", "")
         assert caught.value.details["deliveries"] == {"t": (1, 3)}
         client.adopt()
         again = list(client.get("t", max_count=9) or ())

@@ -12,7 +12,7 @@ import pytest
 from flotilla_client import AsyncClient, Client, PutResult, Unavailable, UnheardWarning
 from flotilla_client.operations import _was_stored
 from flotilla_client.protocol import PUT
-from tests.unit.fake_node import IMPATIENT_MS, FakeNode, client_of
+from tests.unit.fake_node import IMPATIENT_S, FakeNode, client_of
 
 
 def _warned(caught: list[warnings.WarningMessage]) -> list[str]:
@@ -23,27 +23,27 @@ def _warned(caught: list[warnings.WarningMessage]) -> list[str]:
 
 def test_a_result_says_whether_it_is_stored(node: FakeNode) -> None:
     with client_of(node) as reader, client_of(node) as client:
-        with pytest.warns(UnheardWarning, match="nobody subscribes to 't'"):
-            assert client.put("t", "a") == PutResult(0, 1, False, False)
+        unheard = client.publish("t", "a", allow_unheard=True)
+        assert unheard == PutResult(0, 1, False, False)
         reader.subscribe("t")
-        assert client.put("t", "b") == PutResult(1, 1, False, True)
+        assert client.publish("t", "b") == PutResult(1, 1, False, True)
 
 
 def test_a_duplicate_says_whether_the_first_was_stored(node: FakeNode) -> None:
     with client_of(node) as reader, client_of(node) as client:
         node.script(PUT, "silent")
-        with pytest.warns(UnheardWarning):
-            assert client.put("t", "a") == PutResult(0, 1, True, False)
+        unheard = client.publish("t", "a", allow_unheard=True)
+        assert unheard == PutResult(0, 1, True, False)
         reader.subscribe("t")
         node.script(PUT, "silent")
-        assert client.put("t", "b") == PutResult(1, 1, True, True)
+        assert client.publish("t", "b") == PutResult(1, 1, True, True)
 
 
 def test_a_duplicate_too_old_to_remember_says_neither(node: FakeNode) -> None:
     with client_of(node) as client:
         client.open()
         node.cluster.clients[client.client_id].counters["t"] = 9
-        assert client.put("t", "a") == PutResult(0, 1, True, None)
+        assert client.publish("t", "a") == PutResult(0, 1, True, None)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +61,10 @@ def test_a_node_of_version_0_1_does_not_say_and_is_understood(
     assert _was_stored(body) is stored
 
 
-def test_the_warning_comes_once_for_each_client_and_topic_and_points_at_the_caller(
-    node: FakeNode,
-) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with client_of(node) as client, client_of(node) as other:
-            for _ in range(2):
-                client.put("t", "a")
-                client.put_many("u", ["a", "b"])
-            other.put("t", "a")
-    assert _warned(caught) == ["t", "u", "t"]
-
-
 def test_what_was_kept_in_the_outbox_warns_when_it_is_sent(tmp_path: Path, node: FakeNode) -> None:
-    client = Client("127.0.0.1:1", state_dir=tmp_path, deadline_ms=IMPATIENT_MS)
+    client = Client("127.0.0.1:1", state_dir=tmp_path, timeout=IMPATIENT_S)
     with client, pytest.raises(Unavailable):
-        client.put("t", "a")
+        client.publish("t", "a")
     with client_of(node, tmp_path) as client, pytest.warns(UnheardWarning):
         client.flush()
 
@@ -103,24 +90,20 @@ def test_a_producer_warns_in_the_applications_thread(moment: str, node: FakeNode
 
 def test_a_warning_that_is_an_error_leaves_all_in_order(node: FakeNode) -> None:
     with client_of(node) as client:
-        with pytest.raises(UnheardWarning):
-            client.put("t", "a")
-        assert client.put("t", "b").stored is False
         with pytest.raises(UnheardWarning), client.producer("u") as out:
             out.send("c")
         with client.producer("u") as out:
             assert out.send("d").result(5).stored is False
+        assert client.publish("t", "b", allow_unheard=True).stored is False
     assert client._session.state.client_id
 
 
-def test_an_async_client_warns_too(node: FakeNode) -> None:
+def test_an_async_producer_warns_too(node: FakeNode) -> None:
     async def scenario() -> None:
-        async with AsyncClient(node.endpoint) as client:
-            await client.put("t", "a")
-            async with await client.producer("u") as out:
-                assert (await (await out.send("a"))).stored is False
+        async with AsyncClient(node.endpoint) as client, await client.producer("u") as out:
+            assert (await (await out.send("a"))).stored is False
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         asyncio.run(scenario())
-    assert _warned(caught) == ["t", "u"]
+    assert _warned(caught) == ["u"]

@@ -27,14 +27,14 @@ from flotilla_client.producer import Producer
 from flotilla_client.protocol import GET, PUT
 from tests.unit.fake_node import FakeCluster, FakeNode, impatient, nak
 
-IMPATIENT_MS = 300
+IMPATIENT_S = 0.3
 MANY_FILES = 1_100  # more than FD_SETSIZE, 1,024
 SMALL_BATCH_BYTES = 10  # two publications of five bytes
 
 
 def _client(node: FakeNode, state_dir: Path | None = None, **more: Any) -> Client:
     state_dir = state_dir or node.new_directory()
-    return Client(node.endpoint, state_dir=state_dir, **({"deadline_ms": 3_000} | more))
+    return Client(node.endpoint, state_dir=state_dir, **({"timeout": 3} | more))
 
 
 def _numbered(count: int) -> list[bytes]:
@@ -132,7 +132,7 @@ def test_order_is_kept_when_one_in_the_middle_goes_wrong(node: FakeNode, fault: 
 
 
 def test_a_silent_first_batch_is_sent_again_with_all_behind_it(node: FakeNode) -> None:
-    with _client(node, deadline_ms=600) as client:
+    with _client(node, timeout=0.6) as client:
         client.subscribe("t")
         out = client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=4)
         _make_known(out)
@@ -148,7 +148,7 @@ def test_a_silent_first_batch_is_sent_again_with_all_behind_it(node: FakeNode) -
 def test_one_that_was_refused_behind_the_first_is_sent_again_as_soon_as_it_is_the_first(
     node: FakeNode,
 ) -> None:
-    with _client(node, deadline_ms=60_000) as client:
+    with _client(node, timeout=60) as client:
         client.subscribe("t")
         with client.producer("t", batch_bytes=SMALL_BATCH_BYTES) as out:
             _make_known(out)
@@ -179,7 +179,7 @@ def test_a_full_queue_blocks_and_then_refuses(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer, "QUEUE_COUNT_MAX", 3)
-    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+    with _client(node, timeout=IMPATIENT_S) as client:
         client.subscribe("t")
         with client.producer("t", linger_ms=60_000) as out:
             for text in _numbered(3):
@@ -194,7 +194,7 @@ def test_after_the_deadline_futures_say_unknown_and_the_producer_goes_on_trying(
     node: FakeNode,
 ) -> None:
     node.always(PUT, "deaf")
-    with _client(node, deadline_ms=IMPATIENT_MS) as client:
+    with _client(node, timeout=IMPATIENT_S) as client:
         client.subscribe("t")
         with client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=1) as out:
             sent, not_sent = out.send("sent"), out.send("not yet sent, too long to share a batch")
@@ -220,13 +220,13 @@ def test_a_full_outbox_holds_the_queue_back_and_ends_nothing(node: FakeNode) -> 
 def test_an_outbox_that_others_fill_is_reported_after_the_deadline_and_the_producer_goes_on(
     node: FakeNode,
 ) -> None:
-    with _client(node, deadline_ms=IMPATIENT_MS, outbox_bytes_max=16) as client:
+    with _client(node, timeout=IMPATIENT_S, outbox_bytes_max=16) as client:
         client.subscribe("t")
         client.subscribe("other")
         node.always(PUT, nak("backlog_full", limit=1))
         node.script(PUT, "deaf")
         with pytest.raises(BacklogFull):
-            client.put("other", "ten bytes!")
+            client.publish("other", "ten bytes!")
         node.always(PUT, None)
         with client.producer("t") as out:
             error = out.send("five5").exception(5)
@@ -239,7 +239,7 @@ def test_an_outbox_that_others_fill_is_reported_after_the_deadline_and_the_produ
 def test_what_was_queued_when_the_deadline_passed_is_sent_by_the_next_session(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with _client(node, tmp_path, timeout=IMPATIENT_S) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         with client.producer("t", batch_bytes=SMALL_BATCH_BYTES, in_flight_max=1) as out:
@@ -253,14 +253,14 @@ def test_what_was_queued_when_the_deadline_passed_is_sent_by_the_next_session(
 
 
 def test_what_it_could_not_send_is_sent_by_the_next_session(node: FakeNode, tmp_path: Path) -> None:
-    with _client(node, tmp_path, deadline_ms=IMPATIENT_MS) as client:
+    with _client(node, tmp_path, timeout=IMPATIENT_S) as client:
         client.subscribe("t")
         node.always(PUT, "deaf")
         with client.producer("t") as out:
             out.send("kept")
     node.always(PUT, None)
     with _client(node, tmp_path) as client:
-        client.put("t", "next")
+        client.publish("t", "next")
     assert _stored(node) == [b"kept", b"next"]
 
 
@@ -298,7 +298,7 @@ def test_a_producer_first_sends_what_an_earlier_one_left(node: FakeNode) -> None
         client.subscribe("t")
         node.always(PUT, "deaf")
         with impatient(client), pytest.raises(Unavailable):
-            client.put("t", "left")
+            client.publish("t", "left")
         node.always(PUT, None)
         with client.producer("t") as out:
             out.send("new")
@@ -318,9 +318,9 @@ def test_a_refused_batch_stops_it_and_the_client_takes_the_window_back_under_a_n
             out.send("after it").result(5)
         out.close()
         with pytest.raises(TooLarge):
-            client.put("t", "tells of it once")
+            client.publish("t", "tells of it once")
         node._faults[PUT].clear()
-        assert client.put("t", "then goes on").id == 1
+        assert client.publish("t", "then goes on").id == 1
         assert node.of_type(PUT)[-1].epoch == 2
         assert _stored(node) == [b"then goes on"]
 
@@ -342,11 +342,11 @@ def test_while_it_is_open_it_alone_publishes_to_the_topic(node: FakeNode) -> Non
         client.subscribe("t")
         with client.producer("t") as out:
             with pytest.raises(TopicInUse, match="open producer"):
-                client.put("t", "between")
+                client.publish("t", "between")
             with pytest.raises(TopicInUse, match="open producer"):
                 client.producer("t")
             out.send("x")
-        assert client.put("t", "after").id == 2
+        assert client.publish("t", "after").id == 2
 
 
 def test_several_threads_may_send(node: FakeNode) -> None:

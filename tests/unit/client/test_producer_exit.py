@@ -16,22 +16,22 @@ from tests.unit.fake_node import FakeNode, client_of
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 SENDS = 3_000
-DEADLINE_MS = 5_000
+DEADLINE_S = 5.0
 
 _BEGIN = f"""
 import asyncio, multiprocessing, os, sys, threading, time
 from flotilla_client import AsyncClient, Client
-endpoint, state, deadline_ms = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
+endpoint, state, timeout = sys.argv[1], sys.argv[2] or None, float(sys.argv[3])
 
 def publish(count={SENDS}, topic="t"):
     global client, out
-    client = Client(endpoint, state_dir=state, deadline_ms=deadline_ms)
+    client = Client(endpoint, state_dir=state, timeout=timeout)
     out = client.producer(topic, batch_bytes=200)
     for number in range(count):
         out.send("%05d" % number)
 
 async def publish_awaiting():
-    client = AsyncClient(endpoint, state_dir=state, deadline_ms=deadline_ms)
+    client = AsyncClient(endpoint, state_dir=state, timeout=timeout)
     out = await client.producer("t", batch_bytes=200)
     for number in range({SENDS}):
         await out.send("%05d" % number)
@@ -67,9 +67,9 @@ ENDS = {
 
 
 def _run(
-    node: FakeNode, code: str, state: Path | None, deadline_ms: int = DEADLINE_MS
+    node: FakeNode, code: str, state: Path | None, timeout: float = DEADLINE_S
 ) -> subprocess.CompletedProcess[str]:
-    arguments = [node.endpoint, str(state or ""), str(deadline_ms)]
+    arguments = [node.endpoint, str(state or ""), str(timeout)]
     return subprocess.run(
         [sys.executable, "-c", f"{_BEGIN}\n{code}", *arguments],
         env=ENVIRONMENT,
@@ -104,7 +104,7 @@ def test_what_a_dead_cluster_did_not_take_stands_in_the_outbox_and_that_is_said(
     _subscribe(node, "t")
     node.always(PUT, "deaf")
     begun_s = time.monotonic()
-    done = _run(node, "publish(500)", tmp_path / "state", deadline_ms=1_000)
+    done = _run(node, "publish(500)", tmp_path / "state", timeout=1)
     assert time.monotonic() - begun_s < 20
     assert done.stderr == (
         "flotilla: the process ended with an open producer of t: 500 publications were not stored;"
@@ -122,7 +122,7 @@ def test_what_a_dead_cluster_did_not_take_is_lost_without_a_directory_and_that_i
 ) -> None:
     _subscribe(node, "t")
     node.always(PUT, "deaf")
-    done = _run(node, "publish(500)", None, deadline_ms=1_000)
+    done = _run(node, "publish(500)", None, timeout=1)
     assert done.stderr == (
         "flotilla: the process ended with an open producer of t: 500 publications were not stored"
         " and are lost\n"
@@ -138,7 +138,7 @@ def test_several_producers_end_within_one_deadline(node: FakeNode) -> None:
         "import atexit; atexit.register(lambda: None)\n"
         "import flotilla_client.producer as p; p._finish_at_exit(); print(time.monotonic() - begun)"
     )
-    done = _run(node, code, None, deadline_ms=1_500)
+    done = _run(node, code, None, timeout=1.5)
     assert float(done.stdout) < 3
     assert len(done.stderr.splitlines()) == 7
 
@@ -147,7 +147,7 @@ def test_a_producer_whose_errors_were_told_says_nothing_more(node: FakeNode) -> 
     _subscribe(node, "t")
     node.always(PUT, "deaf")
     code = "publish(1)\nprint(type(out.send('b').exception(10)).__name__)"
-    done = _run(node, code, None, deadline_ms=500)
+    done = _run(node, code, None, timeout=0.5)
     assert (done.stdout, done.stderr) == ("Unavailable\n", "")
 
 
@@ -171,7 +171,7 @@ def test_ctrl_c_at_the_end_is_obeyed_and_says_what_is_left(node: FakeNode) -> No
 def test_a_closed_producer_says_nothing_at_exit(node: FakeNode, tmp_path: Path) -> None:
     _subscribe(node, "t")
     node.always(PUT, "deaf")
-    done = _run(node, "publish(5); client.close()", tmp_path / "state", deadline_ms=500)
+    done = _run(node, "publish(5); client.close()", tmp_path / "state", timeout=0.5)
     assert (done.returncode, done.stderr) == (0, "")
 
 

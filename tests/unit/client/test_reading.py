@@ -41,7 +41,7 @@ WAIT_S: Final = 30
 def client(node: FakeNode) -> Any:
     with client_of(node) as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b", "c"])
+        client.publish_many("t", ["a", "b", "c"])
         yield client
 
 
@@ -52,7 +52,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
 
 def ids(client: Client, **how: Any) -> list[tuple[int, bool]]:
-    return [(one.id, one.redelivered) for one in client.messages("t", idle_ms=0, **how)]
+    return [(one.id, one.redelivered) for one in client.messages("t", idle=0, **how)]
 
 
 # --- when a loop acknowledges -------------------------------------------------------------------
@@ -60,7 +60,7 @@ def ids(client: Client, **how: Any) -> list[tuple[int, bool]]:
 
 def test_a_message_is_acknowledged_when_the_loop_comes_back(client: Client) -> None:
     cursors = []
-    for message in client.messages("t", idle_ms=0):
+    for message in client.messages("t", idle=0):
         cursors.append((message.id, client._session.state.cursor("t")))
     assert cursors == [(1, 0), (2, 1), (3, 2)]
     assert client._session.state.cursor("t") == 3
@@ -138,21 +138,21 @@ def test_manual_comes_again_until_it_is_acknowledged_and_at_most_once_never(
 
 
 def test_a_loop_passes_over_what_was_acknowledged_by_hand_meanwhile(client: Client) -> None:
-    messages = client.messages("t", ack="manual", idle_ms=0)
+    messages = client.messages("t", ack="manual", idle=0)
     assert [next(messages).id for _ in range(4)] == [1, 2, 3, 1], "nothing was acknowledged"
     client.acknowledge("t", 3)
-    client.put("t", "d")
+    client.publish("t", "d")
     assert next(messages).id == 4
 
 
 def test_an_ended_loop_stays_ended_and_one_that_failed_goes_on(
     client: Client, node: FakeNode
 ) -> None:
-    messages = client.messages("t", idle_ms=0)
+    messages = client.messages("t", idle=0)
     assert len(list(messages)) == 3
-    client.put("t", "d")
+    client.publish("t", "d")
     assert list(messages) == []
-    messages = client.messages("t", idle_ms=0)
+    messages = client.messages("t", idle=0)
     node.script("GET", ("nak", "internal", {}))
     with pytest.raises(Exception, match="internal"):
         next(messages)
@@ -162,13 +162,13 @@ def test_an_ended_loop_stays_ended_and_one_that_failed_goes_on(
 def test_what_was_fetched_of_a_subscription_that_ended_is_not_handed_over(
     client: Client,
 ) -> None:
-    messages = client.messages("t", idle_ms=0)
+    messages = client.messages("t", idle=0)
     assert next(messages).id == 1
     client.unsubscribe("t")
     client.subscribe("t")
-    client.put("t", "new")
+    client.publish("t", "new")
     assert [message.publication for message in messages] == [b"new"]
-    messages = client.messages("t", idle_ms=0)
+    messages = client.messages("t", idle=0)
     client.unsubscribe("t")
     with pytest.raises(NotSubscribed):
         next(messages)
@@ -182,7 +182,7 @@ def test_what_a_get_returned_is_acknowledged_by_the_next_one_of_the_topic(
     client: Client, node: FakeNode, tmp_path: Path
 ) -> None:
     client.subscribe("u")
-    client.put("u", "x")
+    client.publish("u", "x")
     assert client.get("t") is not None
     assert client.get("u") is not None
     assert client._session.state.cursors() == {"t": 0, "u": 0}
@@ -203,7 +203,7 @@ def test_closing_acknowledges_what_a_get_returned_unless_an_exception_is_on_its_
 
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b", "c"])
+        client.publish_many("t", ["a", "b", "c"])
     assert read(1) == 1
     with pytest.raises(ZeroDivisionError):
         read(0)
@@ -222,7 +222,7 @@ def test_a_body_that_ends_well_where_another_exception_is_handled_acknowledges(
 ) -> None:
     with client_of(node, state_dir=tmp_path / "one") as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b"])
+        client.publish_many("t", ["a", "b"])
 
     async def read_one() -> None:
         async with AsyncClient(node.endpoint, state_dir=tmp_path / "one") as client:
@@ -241,7 +241,7 @@ def test_a_body_that_ends_well_where_another_exception_is_handled_acknowledges(
 def test_closing_leaves_what_another_thread_has_in_hand(node: FakeNode, tmp_path: Path) -> None:
     client = client_of(node, tmp_path)
     client.subscribe("t")
-    client.put("t", "a")
+    client.publish("t", "a")
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(client.get, "t").result(WAIT_S) is not None
         client.close()
@@ -280,7 +280,7 @@ def test_a_restarted_program_may_acknowledge_what_the_one_before_was_handed(
 ) -> None:
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b", "c"])
+        client.publish_many("t", ["a", "b", "c"])
         client.get("t", max_count=2, ack="manual")
     with client_of(node, tmp_path) as client:
         with pytest.raises(NotDelivered):
@@ -330,7 +330,7 @@ def test_who_dies_before_it_goes_on_behind_a_purge_is_told_again(
 ) -> None:
     with client_of(node, tmp_path / "own") as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b", "c"])
+        client.publish_many("t", ["a", "b", "c"])
         purge(node, 2)
         with pytest.raises(Purged):
             client.get("t")
@@ -348,7 +348,7 @@ def test_a_purge_of_what_a_subscriber_has_is_none_to_it(client: Client, node: Fa
     purge(node, 2)  # the broker did not know yet: it is told with the next question
     assert client.get("t") is None
     assert texts_of(client, "t") == [b"c"]
-    client.put("t", "d")
+    client.publish("t", "d")
     purge(node, 4)
     with pytest.raises(Purged) as e:
         client.get("t")
@@ -435,7 +435,7 @@ def test_four_threads_in_messages_of_one_client_are_handed_each_id_once(
 ) -> None:
     with client_of(node) as client:
         client.subscribe("t")
-        client.put_many("t", [str(number) for number in range(200)])
+        client.publish_many("t", [str(number) for number in range(200)])
         handed: list[int] = []
         refused: list[AlreadyReading] = []
         begin = threading.Barrier(4)
@@ -443,7 +443,7 @@ def test_four_threads_in_messages_of_one_client_are_handed_each_id_once(
         def read() -> None:
             begin.wait(WAIT_S)
             try:
-                for message in client.messages("t", ack, idle_ms=0):
+                for message in client.messages("t", ack, idle=0):
                     handed.append(message.id)
                     if ack == "manual":
                         client.acknowledge("t", message.id)
@@ -480,7 +480,7 @@ def test_who_reads_beside_a_loop_is_refused_until_it_is_left(
 
 def test_topics_are_read_beside_each_other(client: Client) -> None:
     client.subscribe("u")
-    client.put("u", "x")
+    client.publish("u", "x")
     assert next(client.messages("t")).id == 1
     messages = client.messages("t")
     assert next(messages).id == 1
@@ -531,11 +531,11 @@ def test_four_tasks_in_messages_of_one_client_are_handed_each_id_once(
     async def work() -> None:
         async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
             await client.subscribe("t")
-            await client.put_many("t", [str(number) for number in range(200)])
+            await client.publish_many("t", [str(number) for number in range(200)])
             handed: list[int] = []
 
             async def read() -> None:
-                async for message in client.messages("t", idle_ms=0):
+                async for message in client.messages("t", idle=0):
                     handed.append(message.id)
                     await asyncio.sleep(0)
 
@@ -548,12 +548,12 @@ def test_four_tasks_in_messages_of_one_client_are_handed_each_id_once(
 
 def test_a_task_acknowledges_as_a_thread_does(node: FakeNode, tmp_path: Path) -> None:
     async def ids_of(client: AsyncClient) -> list[tuple[int, bool]]:
-        return [(one.id, one.redelivered) async for one in client.messages("t", idle_ms=0)]
+        return [(one.id, one.redelivered) async for one in client.messages("t", idle=0)]
 
     async def work() -> None:
         async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
             await client.subscribe("t")
-            await client.put_many("t", list("abcdef"))
+            await client.publish_many("t", list("abcdef"))
             async for message in client.messages("t"):
                 if message.id == 2:
                     break
@@ -594,12 +594,12 @@ def test_an_asynchronous_loop_has_ended_though_the_disk_refuses_its_last_acknowl
     async def work() -> None:
         async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
             await client.subscribe("t")
-            await client.put_many("t", ["a", "b"])
+            await client.publish_many("t", ["a", "b"])
             messages = client.messages("t")
             with pytest.raises(StateUnusable):
                 await read(messages)
             monkeypatch.undo()
-            again = [one.id async for one in client.messages("t", idle_ms=0)]
+            again = [one.id async for one in client.messages("t", idle=0)]
             assert again == [1, 2]
             assert [one async for one in messages] == []
 
@@ -616,7 +616,7 @@ def test_an_asynchronous_client_is_closed_as_the_other(node: FakeNode, tmp_path:
 
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b"])
+        client.publish_many("t", ["a", "b"])
     assert asyncio.run(read(raised=False)) == [(1, False)]
     with pytest.raises(ZeroDivisionError):
         asyncio.run(read(raised=True))
@@ -663,7 +663,7 @@ def test_a_reader_killed_at_random_moments_loses_nothing_and_says_what_comes_aga
     dice = random.Random(seed)
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
-        client.put_many("t", [str(number) for number in range(PUBLICATIONS)])
+        client.publish_many("t", [str(number) for number in range(PUBLICATIONS)])
     lines: list[str] = []
     for _ in range(kills):
         after = dice.randint(1, PUBLICATIONS // kills)
@@ -691,10 +691,10 @@ def test_a_reader_killed_at_random_moments_loses_nothing_and_says_what_comes_aga
 def test_what_was_in_hand_acknowledges_nothing_of_a_subscription_that_has_ended(
     client: Client,
 ) -> None:
-    assert client.get("t", wait_ms=0) is not None
+    assert client.get("t", idle=0) is not None
     client.unsubscribe("t")
     client.subscribe("t")
-    client.put("t", "d")
+    client.publish("t", "d")
     readers = client._session.operations.readers
     assert readers._hands == {}
     readers.come_back(this_thread(), None)

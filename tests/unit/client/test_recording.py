@@ -48,14 +48,14 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(node: FakeNode, directory: Path) -> Iterator[Client]:
     state = node.new_directory()
-    with Client(node.endpoint, state_dir=state, deadline_ms=3_000, record=directory) as client:
+    with Client(node.endpoint, state_dir=state, timeout=3, record=directory) as client:
         yield client
 
 
 @pytest.fixture
 def publisher(node: FakeNode, directory: Path) -> Iterator[Client]:
     """A client whose state no limit on files reaches; somebody else subscribes to `t`."""
-    with Client(node.endpoint, deadline_ms=3_000, record=directory) as client:
+    with Client(node.endpoint, timeout=3, record=directory) as client:
         client.open()
         with client_of(node) as reader:
             reader.subscribe("t")
@@ -117,7 +117,7 @@ def test_a_put_and_a_get_are_recorded_with_equal_digests_of_equal_contents(
     client: Client, directory: Path
 ) -> None:
     client.subscribe("t")
-    client.put_many("t", ["a", "b"])
+    client.publish_many("t", ["a", "b"])
     client.get("t", max_count=2)
     rows = _rows(directory)
     *operations, handed = rows
@@ -143,14 +143,14 @@ def test_what_the_application_acknowledges_is_recorded_and_what_it_is_handed_aga
     client: Client, directory: Path
 ) -> None:
     client.subscribe("t")
-    client.put_many("t", ["a", "b", "c"])
-    with client.messages("t", idle_ms=0) as messages:
+    client.publish_many("t", ["a", "b", "c"])
+    with client.messages("t", idle=0) as messages:
         assert (next(messages).id, next(messages).id) == (1, 2)
     for message in client.messages("t"):
         assert message.id == 3
         break
-    assert [message.redelivered for message in client.messages("t", idle_ms=0)] == [True]
-    client.put("t", "d")
+    assert [message.redelivered for message in client.messages("t", idle=0)] == [True]
+    client.publish("t", "d")
     assert client.get("t", ack="at-most-once") is not None
     names = ("f", "first_id", "last_id", "cursor", "redelivered")
     rows = [tuple(row.get(name) for name in names) for row in _rows(directory)]
@@ -190,7 +190,7 @@ def test_a_definite_error_is_recorded_as_fail(
 ) -> None:
     node.script(PUT, nak("too_large"))
     with pytest.raises(Exception, match="too_large"):
-        client.put("t", "x")
+        client.publish("t", "x")
     [_, end] = _rows(directory)
     assert (end["type"], end["error"]) == ("fail", "too_large")
 
@@ -212,7 +212,7 @@ def test_who_goes_on_behind_what_has_expired_has_that_answer_on_record(
     client: Client, node: FakeNode, directory: Path
 ) -> None:
     client.subscribe("t")
-    client.put_many("t", ["a", "b", "c"])
+    client.publish_many("t", ["a", "b", "c"])
     node.script(GET, nak("expired", topic="t", first_id=1, last_id=2))
     assert client.get("t") is not None
     told, given = (row for row in _rows(directory) if row["f"] == "get" and row["type"] != "invoke")
@@ -225,9 +225,9 @@ def test_a_put_says_what_expires_under_which_counters_and_ids(
     client: Client, directory: Path
 ) -> None:
     client.subscribe("t")
-    client.put("t", "before")
+    client.publish("t", "before")
     brief = [Publication(text, key="k", expires=2) for text in "ab"]
-    client.put_many("t", [*brief, "stays", Publication("c", expires=0.5)])
+    client.publish_many("t", [*brief, "stays", Publication("c", expires=0.5)])
     begun, ended = (row for row in _rows(directory) if row["f"] == "put" and row["count"] == 4)
     first = begun["counter"]
     assert begun["expires"] == [[first, first + 1, 2_000], [first + 3, first + 3, 500]]
@@ -281,7 +281,7 @@ def test_processes_that_begin_together_record_one_run_in_files_of_their_own(
 
 _PUBLISHER = """
 import sys; from flotilla_client import Client
-Client(sys.argv[1], record=sys.argv[2]).put("t", "a")
+Client(sys.argv[1], record=sys.argv[2]).publish("t", "a")
 """
 
 
@@ -416,7 +416,7 @@ def test_a_run_json_that_names_too_many_clients_is_refused(
 
 def test_a_get_says_what_it_asked_for_and_how_much_came(client: Client, directory: Path) -> None:
     client.subscribe("t")
-    client.put_many("t", ["a", "bcd", "e"])
+    client.publish_many("t", ["a", "bcd", "e"])
     client.get("t", max_count=2)
     asked, got = [row for row in _rows(directory) if row["f"] == "get"]
     assert (asked["max_count"], got["max_count"]) == (2, 2)
@@ -428,7 +428,7 @@ def test_an_answer_is_recorded_under_the_topic_that_it_names(
 ) -> None:
     client.subscribe("t")
     client.subscribe("u")
-    client.put("t", "a")
+    client.publish("t", "a")
     answer = node.cluster._get
     monkeypatch.setattr(
         node.cluster, "_get", lambda asked: (answer(asked)[0] | {"topic": "u"}, *answer(asked)[1:])
@@ -448,9 +448,9 @@ def test_what_cannot_be_recorded_is_not_sent(
 ) -> None:
     with _disk_with(20, _file(directory)):
         with pytest.raises(RecordError) as caught:
-            publisher.put("t", "a")
+            publisher.publish("t", "a")
         with pytest.raises(RecordError) as behind_it:
-            publisher.put("t", "never taken")
+            publisher.publish("t", "never taken")
         with pytest.raises(RecordError):
             publisher.get("t")
     assert behind_it.value.definite
@@ -458,7 +458,7 @@ def test_what_cannot_be_recorded_is_not_sent(
     assert (error.definite, error.details["kept"]) == (False, 1)
     assert error.details["file"] == str(_file(directory))
     assert (node.of_type(PUT), node.of_type(GET)) == ([], [])
-    publisher.put("t", "b")
+    publisher.publish("t", "b")
     assert node.cluster.topics["t"] == [b"a", b"b"]
     ends = [("put", "invoke"), ("put", "ok")] * 2
     assert _kinds(_rows(directory)) == ends  # no half of a line
@@ -467,7 +467,7 @@ def test_what_cannot_be_recorded_is_not_sent(
 
 def test_a_delivery_that_cannot_be_recorded_comes_again(client: Client, directory: Path) -> None:
     client.subscribe("t")
-    client.put_many("t", [str(number) for number in range(40)])
+    client.publish_many("t", [str(number) for number in range(40)])
     assert client.get("t") is not None
     client.acknowledge("t", 1)
     with _disk_with(_room_for_an_invoke(directory, "get"), _file(directory)):
@@ -484,12 +484,12 @@ def test_a_delivery_that_cannot_be_recorded_comes_again(client: Client, director
 def test_a_put_whose_end_cannot_be_recorded_is_asked_again_and_stored_once(
     publisher: Client, directory: Path, node: FakeNode
 ) -> None:
-    publisher.put("t", "a")
+    publisher.publish("t", "a")
     with (
         _disk_with(_room_for_an_invoke(directory, "put"), _file(directory)),
         pytest.raises(RecordError) as caught,
     ):
-        publisher.put("t", "b")
+        publisher.publish("t", "b")
     assert (caught.value.definite, caught.value.details["kept"]) == (False, 1)
     publisher.flush()
     assert node.cluster.topics["t"] == [b"a", b"b"]
@@ -502,7 +502,7 @@ def test_a_put_whose_end_cannot_be_recorded_is_asked_again_and_stored_once(
 def test_a_producer_that_cannot_record_ends_and_leaves_everything_in_the_outbox(
     publisher: Client, directory: Path, node: FakeNode, room: Callable[[Path], int]
 ) -> None:
-    publisher.put("t", "0")
+    publisher.publish("t", "0")
     with _disk_with(room(directory), _file(directory)):
         producer = publisher.producer("t", linger_ms=1)
         future = producer.send("1")
@@ -539,12 +539,12 @@ def test_the_asynchronous_client_records_and_a_cancelled_get_has_no_end(
         state = node.new_directory()
         async with AsyncClient(node.endpoint, state_dir=state, record=directory) as client:
             await client.subscribe("t")
-            waiting = asyncio.create_task(client.get("t", wait_ms=2_000))
+            waiting = asyncio.create_task(client.get("t", idle=2))
             await asyncio.to_thread(node.await_requests, GET, 1)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            await client.put("t", "a")
+            await client.publish("t", "a")
             assert await client.get("t") is not None
 
     asyncio.run(work())
@@ -590,23 +590,23 @@ def test_the_command_line_records(
 def test_no_client_goes_on_with_a_record_over_a_recovery(
     client: Client, publisher: Client, node: FakeNode, directory: Path
 ) -> None:
-    client.put("t", "a")
+    client.publish("t", "a")
     node.cluster.recovery = "a recovery"
     node.script(PUT, nak("recovered"))
     before = len(_all_rows(directory))
     with pytest.raises(RecordError, match="begin a new record") as caught:
-        client.put("t", "b")  # running, and it has lost nothing
+        client.publish("t", "b")  # running, and it has lost nothing
     assert caught.value.details["file"] == str(directory / "recovery")
     assert len(_all_rows(directory)) == before + 2  # what it asked, and that it was refused
     for record, is_refused in ((directory, True), (directory.with_name("new"), False)):
         with Client(node.endpoint, record=record) as other:
             if is_refused:
                 with pytest.raises(RecordError, match="begin a new record"):
-                    other.put("t", "c")
+                    other.publish("t", "c")
             else:
-                other.put("t", "d")
+                other.publish("t", "d")
     with Client(node.endpoint) as unrecorded:
-        unrecorded.put("t", "e")
+        unrecorded.publish("t", "e")
 
 
 def _all_rows(directory: Path) -> list[bytes]:
@@ -618,25 +618,25 @@ def test_an_adoption_is_no_part_of_a_record(node: FakeNode, directory: Path) -> 
     state = node.new_directory()
     with Client(node.endpoint, state_dir=state, record=directory) as client:
         client.subscribe("t")
-        client.put_many("t", ["a", "b"])
+        client.publish_many("t", ["a", "b"])
     node.cluster.clients[client.client_id].counters["t"] = 1
     node.cluster.recovery = "a recovery"
     with Client(node.endpoint, state_dir=state, record=directory) as client:
         with pytest.raises(ClusterRecovered):
-            client.put("t", "c")
+            client.publish("t", "c")
         with pytest.raises(RecordError, match="begin a new record"):
             client.adopt()
         with pytest.raises(ClusterRecovered):
-            client.put("t", "c")
+            client.publish("t", "c")
     with Client(node.endpoint, state_dir=state) as client:
         assert client.adopt().publications == {"t": 1}
     with (
         Client(node.endpoint, state_dir=state, record=directory) as client,
         pytest.raises(RecordError, match="begin a new record"),
     ):
-        client.put("t", "d")
+        client.publish("t", "d")
     with Client(node.endpoint, state_dir=state, record=directory.with_name("new")) as client:
-        client.put("t", "e")
+        client.publish("t", "e")
 
 
 def test_an_observer_beside_a_recording_is_a_programmers_error(directory: Path) -> None:

@@ -27,7 +27,7 @@ from flotilla_client.sharing import SharedClient
 from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, texts_of
 
-DEADLINE_MS = 3_000
+TIMEOUT_S = 3.0
 Ran = Callable[..., tuple[int, bytes, bytes]]
 
 
@@ -36,8 +36,8 @@ def directory(tmp_path: Path) -> str:
     return str(tmp_path / "state")
 
 
-def shared(node: FakeNode, directory: str, deadline_ms: int = DEADLINE_MS) -> SharedClient:
-    return SharedClient(node.endpoint, directory, deadline_ms)
+def shared(node: FakeNode, directory: str, timeout: float = TIMEOUT_S) -> SharedClient:
+    return SharedClient(node.endpoint, directory, timeout)
 
 
 @contextmanager
@@ -120,12 +120,12 @@ def test_commands_work_beside_a_shell_and_it_sees_what_they_did(
 def test_those_that_share_have_one_epoch(node: FakeNode, directory: str) -> None:
     with shared(node, directory) as one, shared(node, directory) as two:
         one.subscribe("t")
-        assert two.put("t", "a").id == 1
-        assert one.put("t", "b").id == 2
+        assert two.publish("t", "a").id == 1
+        assert one.publish("t", "b").id == 2
         assert two.client_id == one.client_id
         assert len(node.of_type(REQUEST_ID)) == 1
     with shared(node, directory) as later:
-        later.put("t", "c")
+        later.publish("t", "c")
     assert len(node.of_type(REQUEST_ID)) == 2
 
 
@@ -134,12 +134,12 @@ def test_a_copy_of_the_directory_is_no_part_of_the_session(
 ) -> None:
     with shared(node, directory) as one:
         one.subscribe("t")
-        one.put("t", "a")
+        one.publish("t", "a")
         shutil.copytree(directory, tmp_path / "copy")
         with shared(node, str(tmp_path / "copy")) as twin:
-            assert twin.put("t", "b").id == 2
+            assert twin.publish("t", "b").id == 2
             with pytest.raises(Fenced):
-                one.put("t", "c")
+                one.publish("t", "c")
 
 
 def test_what_a_killed_process_left_is_sent_by_the_next_one_once(
@@ -153,18 +153,18 @@ def test_what_a_killed_process_left_is_sent_by_the_next_one_once(
             killed.kill()
         with shared(node, directory) as two:
             two.topics()
-        assert one.put("t", "next").id == 2
+        assert one.publish("t", "next").id == 2
         assert texts_of(one, "t") == [b"left", b"next"]
 
 
 def test_a_turn_is_waited_for(node: FakeNode, directory: str) -> None:
-    with shared(node, directory) as one, shared(node, directory, 20_000) as two:
+    with shared(node, directory) as one, shared(node, directory, 20) as two:
         one.subscribe("t")
         node.always(PUT, "deaf")
         with ThreadPoolExecutor(2) as pool:
-            first = pool.submit(one.put, "t", "a")
+            first = pool.submit(one.publish, "t", "a")
             node.await_requests(PUT, 1)
-            second = pool.submit(two.put, "t", "b")
+            second = pool.submit(two.publish, "t", "b")
             node.always(PUT, None)
             assert (first.result().id, second.result().id) == (1, 2)
 
@@ -182,13 +182,13 @@ def test_the_wait_has_a_bound(node: FakeNode, directory: str, ran: Ran) -> None:
 
 
 def test_a_get_that_waits_holds_nobody_up(node: FakeNode, directory: str) -> None:
-    with shared(node, directory) as one, shared(node, directory, 1_000) as two:
+    with shared(node, directory) as one, shared(node, directory, 1) as two:
         one.subscribe("t")
         got: list[object] = []
-        waiting = threading.Thread(target=lambda: got.append(one.get("t", wait_ms=20_000)))
+        waiting = threading.Thread(target=lambda: got.append(one.get("t", idle=20)))
         waiting.start()
         node.await_requests(GET, 1)
-        assert two.put("t", "a").id == 1
+        assert two.publish("t", "a").id == 1
         waiting.join(10)
         assert len(got) == 1
 
@@ -204,14 +204,14 @@ def test_one_process_reads_at_a_time(node: FakeNode, directory: str, ran: Ran) -
 
 
 def test_a_producer_has_the_turn_until_it_is_closed(node: FakeNode, directory: str) -> None:
-    with shared(node, directory) as one, shared(node, directory, 300) as two:
+    with shared(node, directory) as one, shared(node, directory, 0.3) as two:
         one.subscribe("t")
         with one.producer("t") as producer:
             sent = producer.send("a")
             with pytest.raises(StateInUse):
-                two.put("t", "b")
+                two.publish("t", "b")
         assert sent.result().id == 1
-        assert two.put("t", "c").id == 2
+        assert two.publish("t", "c").id == 2
 
 
 def test_put_of_lines_lets_others_in_while_its_input_pauses(
@@ -270,10 +270,10 @@ def test_a_get_that_waits_goes_on_under_an_epoch_that_another_process_has_raised
     with shared(node, directory) as one, shared(node, directory) as two:
         one.subscribe("t")
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(one.get, "t", wait_ms=20_000)
+            waiting = pool.submit(one.get, "t", idle=20)
             node.await_requests(GET, 1)
             two._operations.reopen()
-            assert two.put("t", "a").id == 1
+            assert two.publish("t", "a").id == 1
             got = waiting.result()
         assert got is not None
         assert got.publications == (b"a",)
@@ -282,7 +282,7 @@ def test_a_get_that_waits_goes_on_under_an_epoch_that_another_process_has_raised
 def test_a_command_of_the_shell_that_ctrl_c_ends_keeps_no_turn(
     node: FakeNode, directory: str
 ) -> None:
-    with shared(node, directory) as one, shared(node, directory, 300) as two:
+    with shared(node, directory) as one, shared(node, directory, 0.3) as two:
         one.subscribe("t")
 
         def ended_within_a_turn(client: SharedClient, options: object) -> int:
@@ -292,21 +292,21 @@ def test_a_command_of_the_shell_that_ctrl_c_ends_keeps_no_turn(
         options = Namespace(run=ended_within_a_turn, verbose=False, deadline=1.0)
         with pytest.raises(KeyboardInterrupt):
             cli._perform(one, options, options)
-        assert two.put("t", "a").id == 1
+        assert two.publish("t", "a").id == 1
 
 
 def test_a_turn_that_could_not_be_gone_on_with_is_not_taken_for_one_that_is_held(
     node: FakeNode, directory: str
 ) -> None:
-    with shared(node, directory, 500) as one, shared(node, directory) as two:
+    with shared(node, directory, 0.5) as one, shared(node, directory) as two:
         one.subscribe("t")
         state = one._shared_state
         with ExitStack() as of_two:
             with pytest.raises(StateInUse), state.turn(), state.away():
                 of_two.enter_context(two._shared_state.turn())
             with pytest.raises(StateInUse):
-                one.put("t", "a")  # its counter may be one that the other is about to use
-        assert one.put("t", "b").id == 1
+                one.publish("t", "a")  # its counter may be one that the other is about to use
+        assert one.publish("t", "b").id == 1
 
 
 def test_a_thread_that_waits_for_a_turn_makes_no_other_wait_longer_than_it_wants(
@@ -348,7 +348,7 @@ def test_a_producer_that_could_not_be_opened_keeps_no_turn_and_no_descriptor(
     def no_thread(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with shared(node, directory) as one, shared(node, directory, 300) as two:
+    with shared(node, directory) as one, shared(node, directory, 0.3) as two:
         one.subscribe("t")
         open_before = _pipes()
         for target, name, failing, error in (
@@ -371,14 +371,14 @@ def test_a_full_disk_is_said_and_no_turn_kept_on_it(
     def no_space(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with shared(node, directory) as one, shared(node, directory, 300) as two:
+    with shared(node, directory) as one, shared(node, directory, 0.3) as two:
         one.subscribe("t")
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", no_space)
             with pytest.raises(StateUnusable, match="No space left on device"):
-                one.put("t", "a")
-        assert two.put("t", "b").id == 1
-        assert one.put("t", "c").id == 2
+                one.publish("t", "a")
+        assert two.publish("t", "b").id == 1
+        assert one.publish("t", "c").id == 2
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", no_space)
         for make in (shared, lambda node, directory: Client(node.endpoint, state_dir=directory)):
@@ -392,9 +392,9 @@ def test_a_client_of_the_library_shares_with_nobody(node: FakeNode, directory: s
         alone.subscribe("t")
         for _ in range(2):
             with pytest.raises(StateInUse):
-                shared(node, directory, 60_000)  # at once: it would wait for a program's end
+                shared(node, directory, 60)  # at once: it would wait for a program's end
     with shared(node, directory) as one:
-        one.put("t", "a")
+        one.publish("t", "a")
         with pytest.raises(StateInUse):
             Client(node.endpoint, state_dir=directory)
     Client(node.endpoint, state_dir=directory).close()
@@ -407,7 +407,7 @@ def test_what_a_killed_client_left_in_the_lock_keeps_nobody_out(
     (Path(directory) / LOCK_NAME).write_text("99999999 alone\n")
     with shared(node, directory) as one, shared(node, directory) as two:
         one.subscribe("t")
-        two.put("t", "a")
+        two.publish("t", "a")
 
 
 def test_a_process_of_before_in_between_ends_the_session(node: FakeNode, directory: str) -> None:
@@ -417,7 +417,7 @@ def test_a_process_of_before_in_between_ends_the_session(node: FakeNode, directo
         node.cluster.clients[one.client_id].epoch += 1
         with closing(sqlite3.connect(Path(directory) / DATABASE_NAME)) as database, database:
             database.execute("UPDATE client SET epoch = epoch + 1")
-        assert one.put("t", "a").id == 1
+        assert one.publish("t", "a").id == 1
         assert len(node.of_type(REQUEST_ID)) == 2
 
 

@@ -31,7 +31,7 @@ PATIENCE_S = 20.0
 
 
 def async_client_of(node: FakeNode, directory: Path | None = None, **settings: Any) -> AsyncClient:
-    return AsyncClient([node.endpoint], state_dir=directory, **{"deadline_ms": 10_000, **settings})
+    return AsyncClient([node.endpoint], state_dir=directory, **{"timeout": 10, **settings})
 
 
 def heard(node: FakeNode, directory: Path, topic: str = "t") -> None:
@@ -98,7 +98,7 @@ def test_a_timeout_holds_for_the_whole_call_and_the_publication_is_kept(
 ) -> None:
     heard(node, tmp_path / "s")
     node.always(PUT, "silent")
-    with client_of(node, tmp_path / "c", deadline_ms=60_000) as client:
+    with client_of(node, tmp_path / "c", timeout=60) as client:
         client.open()
         with pytest.raises(Unavailable) as caught:
             client.publish("t", "kept", timeout=timedelta(milliseconds=300))
@@ -233,7 +233,7 @@ def test_who_publishes_more_than_is_answered_waits_and_is_told(
     monkeypatch.setattr(soon, "UNANSWERED_COUNT_MAX", 2)
     heard(node, tmp_path / "s")
     node.always(PUT, "silent")
-    with client_of(node, tmp_path / "c", deadline_ms=2_000) as client:
+    with client_of(node, tmp_path / "c", timeout=2) as client:
         client.open()
         for _ in range(2):
             client.publish_soon("t", "x")
@@ -241,7 +241,7 @@ def test_who_publishes_more_than_is_answered_waits_and_is_told(
             client.publish_soon("t", "x", timeout=0.1)
 
     async def run() -> None:
-        async with async_client_of(node, tmp_path / "a", deadline_ms=1_000) as client:
+        async with async_client_of(node, tmp_path / "a", timeout=1) as client:
             futures = [await client.publish_soon("t", "x") for _ in range(2)]
             with pytest.raises(Overloaded):
                 await client.publish_soon("t", "x", timeout=0.1)
@@ -278,11 +278,11 @@ def test_a_message_acknowledges_itself_and_all_before_it(node: FakeNode, tmp_pat
 def test_a_get_with_a_timeout_ends_in_time_and_says_if_nobody_answered(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    with client_of(node, tmp_path, deadline_ms=60_000) as client:
+    with client_of(node, tmp_path, timeout=60) as client:
         client.subscribe("t")
         assert client.get("t", timeout=2) is None
         node.always(GET, "silent")
         with pytest.raises(Unavailable):
             client.get("t", timeout=0.3)
-        with pytest.raises(TypeError, match="wait_ms"):
-            client.get("t", 100, timeout=1)
+        with pytest.raises(TypeError, match="timeout includes idle"):
+            client.get("t", idle=0.1, timeout=1)

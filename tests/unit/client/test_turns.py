@@ -33,7 +33,8 @@ from flotilla_client.protocol import ACK, GET, PUT, Reply, Request
 from flotilla_client.retry import Listen
 from tests.unit.fake_node import FakeNode, client_of
 
-DEADLINE_MS = 800
+TIMEOUT_S = 0.8
+DEADLINE_MS = 1000 * TIMEOUT_S
 SLACK_MS = (
     600  # for a loaded machine; the second of those that wait in turn would need another 1,000
 )
@@ -46,8 +47,8 @@ INTERRUPTED = ("/flotilla_client/", "/zmq/sugar/", "/threading.py")
 Call = Callable[[Client], Any]
 CALLS: dict[str, Call] = {
     "open": lambda c: c.open(),
-    "put": lambda c: c.put("t", "a"),
-    "put_many": lambda c: c.put_many("t", ["a"] * 3),
+    "put": lambda c: c.publish("t", "a"),
+    "put_many": lambda c: c.publish_many("t", ["a"] * 3),
     "subscribe": lambda c: c.subscribe("t"),
     "unsubscribe": lambda c: c.unsubscribe("t"),
     "flush": lambda c: c.flush(),
@@ -80,8 +81,8 @@ def test_six_puts_at_once_all_end_at_the_deadline(
 ) -> None:
     node.always("REQUEST_ID", "deaf")
     endpoint = DEAD if kind == "refused" else node.endpoint
-    with Client(endpoint, state_dir=tmp_path, deadline_ms=DEADLINE_MS) as client:
-        ended = _at_once([lambda: client.put("t", "a")] * CALLERS)
+    with Client(endpoint, state_dir=tmp_path, timeout=TIMEOUT_S) as client:
+        ended = _at_once([lambda: client.publish("t", "a")] * CALLERS)
         kept = [error for _, error in ended if error is not None and not error.definite]
         busy = [error for _, error in ended if isinstance(error, Busy)]
         assert max(took_ms for took_ms, _ in ended) < DEADLINE_MS + SLACK_MS
@@ -94,7 +95,7 @@ def test_six_puts_at_once_all_end_at_the_deadline(
 def test_no_call_waits_for_its_turn_longer_than_its_deadline(
     name: str, node: FakeNode, tmp_path: Path
 ) -> None:
-    with Client(DEAD, state_dir=tmp_path, deadline_ms=DEADLINE_MS) as client:
+    with Client(DEAD, state_dir=tmp_path, timeout=TIMEOUT_S) as client:
         calls: list[Callable[[], object]] = [lambda: CALLS[name](client)] * CALLERS
         for took_ms, error in _at_once(calls):
             assert took_ms < DEADLINE_MS + SLACK_MS
@@ -110,7 +111,7 @@ def test_no_awaited_call_waits_longer_either(name: str, tmp_path: Path) -> None:
         assert time.monotonic() - begun_s < (DEADLINE_MS + SLACK_MS) / 1000
 
     async def scenario() -> None:
-        async with AsyncClient(DEAD, state_dir=tmp_path, deadline_ms=DEADLINE_MS) as client:
+        async with AsyncClient(DEAD, state_dir=tmp_path, timeout=TIMEOUT_S) as client:
             await asyncio.gather(*[timed(client) for _ in range(CALLERS)])
 
     asyncio.run(scenario())
@@ -118,23 +119,23 @@ def test_no_awaited_call_waits_longer_either(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wait_ms", [400, 1_500])
 def test_a_get_ends_within_its_wait_and_its_deadline(wait_ms: int, node: FakeNode) -> None:
-    with client_of(node, deadline_ms=DEADLINE_MS) as client:
+    with client_of(node, timeout=TIMEOUT_S) as client:
         client.subscribe("t")
         node.always(GET, "deaf")
-        took_ms, error = _timed(lambda: client.get("t", wait_ms=wait_ms))
+        took_ms, error = _timed(lambda: client.get("t", idle=wait_ms / 1000))
         assert isinstance(error, Unavailable)
         assert len(node.of_type(GET)) >= 3
         assert took_ms < DEADLINE_MS + wait_ms + SLACK_MS
 
 
 def test_a_waiting_get_gives_way_within_a_quarter_of_the_deadline(node: FakeNode) -> None:
-    with client_of(node, deadline_ms=DEADLINE_MS) as client:
+    with client_of(node, timeout=TIMEOUT_S) as client:
         client.subscribe("t")
         found: list[Any] = []
-        thread = threading.Thread(target=lambda: found.append(client.get("t", wait_ms=20_000)))
+        thread = threading.Thread(target=lambda: found.append(client.get("t", idle=20)))
         thread.start()
         node.await_requests(GET, 1)
-        took_ms, error = _timed(lambda: client.put("t", "a"))
+        took_ms, error = _timed(lambda: client.publish("t", "a"))
         assert error is None
         assert took_ms < DEADLINE_MS / 4 + SLACK_MS
         thread.join(10)
@@ -144,12 +145,12 @@ def test_a_waiting_get_gives_way_within_a_quarter_of_the_deadline(node: FakeNode
 def test_turns_are_had_in_the_order_of_the_calls(node: FakeNode) -> None:
     with client_of(node) as client:
         client.subscribe("t")
-        reading = threading.Thread(target=lambda: client.get("t", wait_ms=500))
+        reading = threading.Thread(target=lambda: client.get("t", idle=0.5))
         reading.start()
         node.await_requests(GET, 1)
         threads = []
         for number in range(CALLERS):
-            threads.append(threading.Thread(target=client.put, args=("t", str(number))))
+            threads.append(threading.Thread(target=client.publish, args=("t", str(number))))
             threads[-1].start()
             while len(client._parts.here().turns) < number + 2:
                 time.sleep(0.001)
@@ -163,7 +164,7 @@ def test_a_call_from_inside_another_is_told_so_at_once(node: FakeNode) -> None:
 
     class Meddling(Silent):
         def on_invoke(self, operation: Operation) -> None:
-            errors.append(_timed(lambda: client.put("u", "b"))[1])
+            errors.append(_timed(lambda: client.publish("u", "b"))[1])
 
     with client_of(node, observer=Meddling()) as client:
         took_ms, _ = _timed(lambda: client.unsubscribe("t"))
@@ -177,7 +178,7 @@ def test_a_call_from_inside_another_is_told_so_at_once(node: FakeNode) -> None:
 
 def _stuck(node: FakeNode, count: int, **options: Any) -> tuple[Client, list[Any]]:
     """Return a client with producers of which no publication is answered."""
-    client = client_of(node, deadline_ms=DEADLINE_MS)
+    client = client_of(node, timeout=TIMEOUT_S)
     outs = [client.producer(f"t{number}", **options) for number in range(count)]
     node.always(PUT, "deaf")
     for out in outs:
@@ -187,7 +188,7 @@ def _stuck(node: FakeNode, count: int, **options: Any) -> tuple[Client, list[Any
 
 def test_a_flush_ends_at_the_deadline_and_says_how_many_are_due(node: FakeNode) -> None:
     node.always(PUT, "deaf")
-    with client_of(node, deadline_ms=DEADLINE_MS) as client:
+    with client_of(node, timeout=TIMEOUT_S) as client:
         out = client.producer("t", linger_ms=0)
         out.send("a")
         node.await_requests(PUT, 1)
@@ -215,7 +216,7 @@ def test_what_a_producer_closed_at_the_deadline_leaves_is_sent_by_the_next(node:
     with client_of(node, state) as client:
         client.subscribe("t")
     node.always(PUT, "deaf")
-    client = client_of(node, state, deadline_ms=300)
+    client = client_of(node, state, timeout=0.3)
     out = client.producer("t", linger_ms=60_000, batch_bytes=2)
     futures = [out.send(text) for text in "abcdef"]
     client.close()
@@ -228,9 +229,9 @@ def test_what_a_producer_closed_at_the_deadline_leaves_is_sent_by_the_next(node:
 
 def test_closing_ends_what_other_threads_do(node: FakeNode) -> None:
     node.always("REQUEST_ID", "deaf")
-    client = client_of(node, deadline_ms=3 * DEADLINE_MS)
+    client = client_of(node, timeout=3 * TIMEOUT_S)
     errors: list[tuple[float, FlotillaError | None]] = []
-    work = threading.Thread(target=lambda: errors.append(_timed(lambda: client.put("t", "a"))))
+    work = threading.Thread(target=lambda: errors.append(_timed(lambda: client.publish("t", "a"))))
     work.start()
     node.await_requests("REQUEST_ID", 1)
     took_ms, error = _timed(client.close)
@@ -252,7 +253,7 @@ def test_many_tasks_at_a_full_queue_all_end_at_the_deadline(
         assert time.monotonic() - begun_s < (DEADLINE_MS + SLACK_MS) / 1000
 
     async def scenario() -> None:
-        async with AsyncClient(node.endpoint, deadline_ms=10 * DEADLINE_MS) as client:
+        async with AsyncClient(node.endpoint, timeout=10 * TIMEOUT_S) as client:
             out = await client.producer("t", linger_ms=60_000)
             await out.send("first")
             out._producer.deadline_ms = DEADLINE_MS
@@ -338,14 +339,14 @@ def test_ctrl_c_anywhere_in_a_put_leaves_a_client_that_works(
     with client_of(node) as client:
         client.subscribe("t")
         for place in itertools.count(1):
-            is_broken = end(lambda: client.put("t", f"put {place}"), place)  # noqa: B023
+            is_broken = end(lambda: client.publish("t", f"put {place}"), place)  # noqa: B023
             if end is _interrupted:
-                thread = threading.Thread(target=client.put, args=("t", f"after {place}"))
+                thread = threading.Thread(target=client.publish, args=("t", f"after {place}"))
                 thread.start()
                 thread.join(10)
                 assert not thread.is_alive(), place
             else:
-                client.put("t", f"after {place}")
+                client.publish("t", f"after {place}")
             if not is_broken:
                 break
         state = client._session.state

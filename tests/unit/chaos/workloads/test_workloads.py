@@ -120,7 +120,7 @@ def test_a_client_that_cannot_be_opened_yet_tries_again_before_it_is_ready(
     line: ControlLine, tmp_path: Path
 ) -> None:
     begin(line)
-    client = FakeClient(line, open=[Unavailable("no leader"), None], put_many=[1])
+    client = FakeClient(line, open=[Unavailable("no leader"), None], publish_many=[1])
     work(line, tmp_path, PublisherProcess, kinds.Publisher(rate_per_s=0), client)
     reports = [report["report"] for report in line.reported()]
     assert reports.index("ready") > 0
@@ -131,7 +131,7 @@ def test_a_fenced_client_stops_at_once_and_sends_nothing_more(
     line: ControlLine, tmp_path: Path
 ) -> None:
     begin(line)
-    client = FakeClient(line, put_many=[1, Fenced("a newer process"), 1])
+    client = FakeClient(line, publish_many=[1, Fenced("a newer process"), 1])
     with pytest.raises(Fenced):
         work(line, tmp_path, PublisherProcess, kinds.Publisher(rate_per_s=0), client)
     assert [asked[0] for asked in client.asked] == ["put", "put"]
@@ -150,7 +150,7 @@ def test_a_publisher_goes_on_after_errors_and_counts_them_as_what_they_are(
 ) -> None:
     begin(line)
     unknown, refused = Unavailable("late", definite=False), Unavailable("never", definite=True)
-    client = FakeClient(line, put_many=[1, unknown, refused, 2])
+    client = FakeClient(line, publish_many=[1, unknown, refused, 2])
     asked = work(line, tmp_path, PublisherProcess, kinds.Publisher(rate_per_s=0), client)
     assert [topic for topic, _ in puts(asked)] == ["a", "b", "a", "b"]
     assert asked[-1] == ("flush",)
@@ -163,7 +163,7 @@ def test_a_publishers_payloads_carry_its_id_topic_and_counters(
 ) -> None:
     begin(line)
     parameters = kinds.Publisher(rate_per_s=0, batch_count=2)
-    client = FakeClient(line, put_many=[1, 1, 3])
+    client = FakeClient(line, publish_many=[1, 1, 3])
     assert puts(work(line, tmp_path, PublisherProcess, parameters, client)) == [
         ("a", [["c", "a", "1"], ["c", "a", "2"]]),
         ("b", [["c", "b", "1"], ["c", "b", "2"]]),
@@ -174,7 +174,7 @@ def test_a_publishers_payloads_carry_its_id_topic_and_counters(
 def test_a_hot_topic_gets_its_share(line: ControlLine, tmp_path: Path) -> None:
     begin(line)
     parameters = kinds.Publisher(rate_per_s=0, hot_share=0.8)
-    client = FakeClient(line, put_many=[1] * 200)
+    client = FakeClient(line, publish_many=[1] * 200)
     topics = [
         topic for topic, _ in puts(work(line, tmp_path, PublisherProcess, parameters, client))
     ]
