@@ -21,6 +21,7 @@ from cluster.serve import intake
 from cluster.settings import config
 from cluster.settings.config import MEMBER_COUNTS
 from cluster.store import acts, store
+from cluster.wire import levels
 from flotilla_client import connection, names, producer, protocol, retry, state
 from flotilla_client.protocol import ERRORS
 
@@ -264,6 +265,15 @@ def limit_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def level_table() -> str:
+    """Return what each feature level of this build allows as Markdown."""
+    lines = ["| level | since version | allows |", "|---|---|---|"]
+    for level in range(levels.BUILD.level_min, levels.BUILD.level_max + 1):
+        version, what = levels.ALLOWED[level]
+        lines.append(f"| {level} | {version} | {what} |")
+    return "\n".join(lines) + "\n"
+
+
 def _amount(name: str, value: int) -> str:
     """Return a limit with its unit, which stands in its name."""
     words = name.lower().replace(".", "_").split("_")
@@ -284,6 +294,7 @@ GENERATED: Final[Mapping[tuple[str, str], Callable[[], str]]] = {
     ("docs/protocol.md", "errors"): error_table,
     ("docs/limits.md", "limits"): limit_table,
     ("docs/configuration.md", "settings"): config.describe,
+    ("docs/deploy.md", "levels"): level_table,
     ("docs/metrics.md", "metrics"): metrics_table,
     ("docs/simulation.md", "bugs"): bug_table,
     ("docs/faults.md", "faults"): fault_table,

@@ -5,4 +5,4 @@ What lives here: the number. What must not: a look-up of what is installed, unde
 
 from typing import Final
 
-VERSION: Final = "0.3.0"
+VERSION: Final = "0.4.0"

@@ -33,6 +33,16 @@ LEVEL_OF_GROUP_STARTS: Final = 5  # groups begin where they are told to, and are
 LEVEL_OF_EXPIRY: Final = 5  # publications expire
 LEVEL_OF_DEAD_LETTERS: Final = 5  # a topic's policy says where its groups' dead letters go
 
+# What a level allows, for people: (the version that brought it, what may stand in the log from it
+# on). docs/deploy.md shows it.
+ALLOWED: Final[Mapping[int, tuple[str, str]]] = {
+    1: ("0.1", "everything that 0.1 writes"),
+    2: ("0.2", "the entry that raises the level: 0.1 can't take part any more"),
+    3: ("0.3", "users and what each may do, acts and their history, silent clients, the audit"),
+    4: ("0.4", "topics' policies, times, keys and headers, groups, names, patterns"),
+    5: ("0.4", "groups ordered by key, or moved; publications that expire; topics' dead letters"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Build:

@@ -35,7 +35,7 @@ STATUS: dict[str, Any] = {
     },
     "store": {"clients": 2, "producers": 1, "topics": 1, "subscriptions": 1, "backlog_bytes": 9}
     | {"clients_forgotten": 0},
-    "versions": {"flotilla": "0.3.0", "protocol": 1, "levels": [1, 2]},
+    "versions": {"flotilla": "0.4.0", "protocol": 1, "levels": [1, 2]},
     "http": "http://127.0.0.1:7201",
     "pages": {"n2": "http://127.0.0.1:7202"},
 }

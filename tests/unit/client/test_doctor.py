@@ -93,7 +93,7 @@ def status(node: str, **changes: Any) -> dict[str, Any]:
         "node": node,
         "term": 4,
         "leader": "n1",
-        "versions": {"flotilla": "0.3.0"},
+        "versions": {"flotilla": "0.4.0"},
         "members": members,
         **changes,
     }
