@@ -707,7 +707,28 @@ class State:
             raise self._explained(error) from error
         if self.directory is not None:
             sync_names(self.directory)  # a killed process may have left them unsynced
+        self._files = self._there()
         return database
+
+    def _there(self) -> list[tuple[int, int]]:
+        """Return which files the names of the database and of its log stand for."""
+        if self.directory is None:
+            return []
+        found = (os.stat(self.directory / name) for name in _FILES[:2])
+        return [(status.st_dev, status.st_ino) for status in found]
+
+    def _check_there(self) -> None:
+        """Raise StateUnusable if the files that are open are no longer those of the directory.
+
+        SQLite writes on into files that have no name any more, and nobody would find them again.
+        """
+        directory = self.directory or Path("memory")
+        try:
+            found = self._there()
+        except OSError as error:
+            raise unusable(directory, error.strerror or str(error)) from error
+        if found != self._files:
+            raise unusable(directory, "other files stand in it than those that were opened")
 
     def _let_go(self, database: sqlite3.Connection) -> None:
         """Close the database, unless the log on the disk has a hole that can't be mended.
@@ -803,6 +824,8 @@ class State:
     def _begin(self, durable: bool) -> None:
         """Begin a transaction, of which `durable` says whether its end is waited for."""
         database = self._database
+        if durable:
+            self._check_there()
         if self._has_failed:
             self._write_log_again()
         self._unwaited = 0 if durable else self._unwaited + 1

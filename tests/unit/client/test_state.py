@@ -6,6 +6,7 @@ import copy
 import functools
 import itertools
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -182,6 +183,32 @@ def test_a_database_that_cannot_be_opened_is_unusable_and_not_damaged(tmp_path: 
     (tmp_path / DATABASE_NAME).mkdir()
     with pytest.raises(StateUnusable, match="unable to open"):
         State(tmp_path)
+
+
+def test_a_directory_that_is_removed_promises_nothing_more(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    with closing(State(directory)) as state:
+        state.enqueue("t", [(b"\1\0\0\0", b"a")])
+        shutil.rmtree(directory)
+
+        with pytest.raises(StateUnusable, match="No such file or directory") as caught:
+            state.enqueue("t", [(b"\1\0\0\0", b"b")])
+
+        assert caught.value.definite
+        assert [entry.data for entry in state.outbox()] == [b"a"]
+
+
+@pytest.mark.parametrize("replaced", [DATABASE_NAME, f"{DATABASE_NAME}-wal"])
+def test_a_directory_whose_files_are_others_promises_nothing_more(
+    tmp_path: Path, replaced: str
+) -> None:
+    with closing(State(tmp_path)) as state:
+        state.enqueue("t", [(b"\1\0\0\0", b"a")])
+        (tmp_path / "copy").write_bytes((tmp_path / replaced).read_bytes())
+        (tmp_path / "copy").rename(tmp_path / replaced)
+
+        with pytest.raises(StateUnusable, match="other files stand in it"):
+            state.enqueue("t", [(b"\1\0\0\0", b"b")])
 
 
 def test_the_lock_file_names_the_holder(tmp_path: Path) -> None:
