@@ -221,7 +221,7 @@ def test_a_definite_refusal_takes_the_publication_back_with_its_counter(node: Fa
         assert [put.body["counter"] for put in node.of_type(PUT)] == [1, 1]
 
 
-def test_the_rest_of_put_many_is_taken_back_with_a_refused_batch(node: FakeNode) -> None:
+def test_the_rest_of_publish_many_is_taken_back_with_a_refused_batch(node: FakeNode) -> None:
     half = b"x" * (BATCH_BYTES_MAX // 2)
     with client_of(node) as client:
         client.subscribe("t")
@@ -335,7 +335,9 @@ def test_what_stays_is_bounded_by_the_outbox(node: FakeNode) -> None:
 
 
 @pytest.mark.parametrize("fault", ["deaf", nak("electing"), nak("uncertain")])
-def test_put_many_keeps_all_in_order_also_what_was_not_tried(node: FakeNode, fault: Any) -> None:
+def test_publish_many_keeps_all_in_order_also_what_was_not_tried(
+    node: FakeNode, fault: Any
+) -> None:
     half = BATCH_BYTES_MAX // 2
     texts = [bytes([number]) * half for number in range(6)]
     with client_of(node) as client:

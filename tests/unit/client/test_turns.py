@@ -47,8 +47,8 @@ INTERRUPTED = ("/flotilla_client/", "/zmq/sugar/", "/threading.py")
 Call = Callable[[Client], Any]
 CALLS: dict[str, Call] = {
     "open": lambda c: c.open(),
-    "put": lambda c: c.publish("t", "a"),
-    "put_many": lambda c: c.publish_many("t", ["a"] * 3),
+    "publish": lambda c: c.publish("t", "a"),
+    "publish_many": lambda c: c.publish_many("t", ["a"] * 3),
     "subscribe": lambda c: c.subscribe("t"),
     "unsubscribe": lambda c: c.unsubscribe("t"),
     "flush": lambda c: c.flush(),
