@@ -125,7 +125,7 @@ class RecordedSubscription:
     # --- answers ----------------------------------------------------------------------------------
 
     def got_before(self, get: RecordedOperation) -> int | None:
-        """Return the highest id that the session of a GET was given before it; None: nothing.
+        """Return the highest id that a GET's session had by what it sent before; None: nothing.
 
         What was given before the client left does not count: it may have come back further on.
         """
@@ -135,7 +135,7 @@ class RecordedSubscription:
     def _got(self) -> dict[RecordedOperation, int]:
         before: dict[RecordedOperation, int] = {}
         got: dict[tuple[str, int], list[tuple[Time, int]]] = defaultdict(list)
-        for get in self.answers:
+        for get in sorted(self.answers, key=lambda one: one.op_id):
             session = (get.process, get.session)
             left = max((u.invoke for u in self.unsubs if u.invoke < get.end), default=BEFORE_ALL)
             rows = [row for row in got[session] if row[0] > left]

@@ -48,6 +48,14 @@ def test_a_cursor_that_skips_what_the_session_never_got_excuses_nothing(run: Run
     assert only(run, "gap") == ["s 5"]
 
 
+def test_what_was_asked_for_later_does_not_say_where_an_answer_is_due(run: RunRecorder) -> None:
+    """Whichever of the two comes first: Spark goes by the order of operations, too."""
+    first = run.invoke("s", "get", "t", last_id=5)
+    get(run, 0, [1, "p", 1, 2])
+    run.complete(first, "ok", items=[[6, "p", 6, 1]], count=1)
+    assert only(run, "gap") == []
+
+
 def test_an_answer_that_jumps_inside_has_a_gap_with_or_without_a_cursor(run: RunRecorder) -> None:
     get(run, None, [1, "p", 1, 2], [4, "p", 4, 1])
     assert only(run, "gap") == ["s 4"]
