@@ -297,21 +297,9 @@ def _begun_elsewhere(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:
                 for get in run.brought_of.get(sub.topic, ())
             )
         else:
-            is_wrong = _brings_what_is_older(run, sub, start)
+            is_wrong = run.knowledge.begins_early(sub, start)
         if is_wrong:
             yield _contradicted(run, sub, sub.topic, f"start {start}, behind {sub.last_id}")
-
-
-def _brings_what_is_older(run: Run, sub: RecordedOperation, start: str) -> bool:
-    """Whether an id above a start at a time was known before, and has a time that is smaller."""
-    if start[:1] != "@" or not start[1:].isdecimal() or sub.last_id is None:
-        return False
-    return any(
-        id_ > sub.last_id
-        and at_ms < int(start[1:])
-        and run.knowledge.known_since(sub.topic, id_, sub.host) < sub.invoke
-        for id_, at_ms in run.knowledge.times.get(sub.topic, {}).items()
-    )
 
 
 def _contradicted(run: Run, operation: RecordedOperation, topic: str, detail: str) -> Evidence:
@@ -333,6 +321,7 @@ def purge(run: Run) -> Iterable[Evidence]:
             yield from _told_wrongly(run, get)
         elif get.brought:
             yield from _given_though_gone(run, get, get.client, min(get.ids()))
+            yield from _given_late(run, get)
     for take in run.of("take"):
         if leased := [lease.first for lease in take.of_group.leases]:
             yield from _given_though_gone(run, take, take.of_group.name, min(leased))
@@ -360,6 +349,21 @@ def _given_though_gone(
 
 
 NS_OF_MS = 1_000_000
+
+
+def _given_late(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
+    """Yield the lowest id that had expired by the clock of the leader that stored and gave it."""
+    if get.node is None or get.term is None or get.named not in run.expiring:
+        return
+    for id_ in sorted(get.ids()):
+        for put in run.stored_in.get(get.named, ()):
+            first, ms = put.first_id or 0, put.expiry_of(id_)
+            is_its = first <= id_ < first + put.count and ms is not None and not put.is_duplicate
+            one_clock = (put.node, put.term, put.host) == (get.node, get.term, get.host)
+            passed_ns = (get.invoke - put.end) * 99
+            if is_its and one_clock and passed_ns > 100 * (ms or 0) * NS_OF_MS:
+                yield _of_purge(run, get, id_, None, "late")
+                return
 
 
 def _of_expiry(run: Run, get: RecordedOperation) -> Iterable[Evidence]:

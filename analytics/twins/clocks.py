@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
+from analytics.twins.groups import idle_of
 from analytics.twins.patterns import denied_of_any
 from analytics.twins.record import NEVER, Evidence, RecordedOperation, Time
 from analytics.twins.run import Run
@@ -54,6 +55,7 @@ def stale_read(run: Run) -> Iterable[Evidence]:
                     yield run.row(reached.operation, sub, **fields, **ids)
 
     yield from denied_of_any(run)
+    yield from idle_of(run)
     for made in run.of("group"):
         if made.is_ok and made.resumed is False and made.start is None:
             reached = run.knowledge.reached_before(made.topic, made.host, made.invoke)

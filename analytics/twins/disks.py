@@ -75,7 +75,7 @@ class Disk:
 
 
 def ack_not_durable(run: Run) -> Iterable[Evidence]:
-    """Find acknowledged publications that are missing from a majority of the disks, or half."""
+    """Find what was acknowledged, or given, and is missing from a majority of disks, or half."""
     read = [node for node, was_read in sorted(run.nodes.items()) if was_read]
     if not read:
         return
@@ -93,8 +93,8 @@ def ack_not_durable(run: Run) -> Iterable[Evidence]:
 
 
 def _acknowledged(run: Run) -> Iterator[tuple[Publication, int | None, RecordedOperation]]:
-    """Yield each acknowledged publication with each id that was said of it, and who was told; of
-    one of which no id was ever said, None.
+    """Yield each publication that was acknowledged, or else given, with each id that was said of
+    it, and who was told; of one of which no id was ever said, None.
     """
     told: dict[Publication, dict[int | None, RecordedOperation]] = defaultdict(dict)
     for put in run.of("put"):
@@ -102,6 +102,13 @@ def _acknowledged(run: Run) -> Iterator[tuple[Publication, int | None, RecordedO
             for place, counter in enumerate(put.counters):
                 id_ = put.first_id + place if put.first_id else None
                 told[put.client, put.topic, counter].setdefault(id_, put)
+    acknowledged = set(told)
+    for get in run.answers:
+        for id_, producer, counter in get.given:
+            if producer is not None and counter is not None:
+                publication = (producer, get.named, counter)
+                if publication not in acknowledged and publication in run.knowledge.tries:
+                    told[publication].setdefault(id_, get)
     for publication, ids in told.items():
         for id_, put in ids.items():
             if id_ is not None or len(ids) == 1:

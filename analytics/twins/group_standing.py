@@ -59,6 +59,7 @@ class GroupControls:
             one.host == operation.host
             and (one.invoke > operation.end or (left is not None and one.is_ok and one.end < left))
             for one in self.makes
+            if one is not operation
         )
 
 
@@ -104,7 +105,8 @@ def of_groups(run: Run) -> Iterator[Evidence]:
     for controls in groups.values():
         for own in controls.news():
             start = own.start or ""
-            if start.isdecimal() and own.last_id != int(start) - 1:
+            is_behind = start.isdecimal() and own.last_id != int(start) - 1
+            if is_behind or run.knowledge.begins_early(own, start):
                 yield _row(own, run, f"start {start}, behind {own.last_id}")
     if not run.is_application:
         yield from _of_ours(run, groups)
@@ -124,6 +126,10 @@ def _of_ours(run: Run, groups: Groups) -> Iterator[Evidence]:
         for own in controls.news():
             if (made := controls.standing(own)) is not None:
                 yield _row(own, run, "forgotten", made)
+        for own in controls.makes:
+            is_found = own.is_ok and own.resumed and own.attempt == 1
+            if is_found and controls.is_surely_gone(own):
+                yield _row(own, run, "kept")
 
 
 def _row(own: RecordedOperation, run: Run, detail: str, *others: RecordedOperation) -> Evidence:

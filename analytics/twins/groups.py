@@ -6,7 +6,7 @@ What must not: what stands in a topic (stored.py), what subscribers are owed (ow
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from analytics.twins.record import (
     BEFORE_ALL,
+    NEVER,
     Evidence,
     Letter,
     Publication,
@@ -23,8 +24,10 @@ from analytics.twins.record import (
     Time,
 )
 from analytics.twins.run import Run
+from analytics.twins.standing import SubscribedSpan
 
 NS_OF_MS = 1_000_000
+ROUNDING_NS = 2 * NS_OF_MS  # the log's time is told in ms, at both ends of a delay
 LEASE_MS = 30_000  # of a group that says none
 NO_GROUP = ("not_subscribed", "unknown_topic")
 Step = tuple[object, ...]
@@ -39,10 +42,12 @@ class GivenLease(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What a TAKE says of one id: of the lease under `token`."""
+    """What a TAKE says of one id: of the lease under `token`. `ms`: of an ack none."""
 
     token: int
     take: RecordedOperation
+    word: str = "ack"
+    ms: int = 0
 
 
 @dataclass(eq=False)
@@ -55,7 +60,7 @@ class GroupHistory:
     takes: list[RecordedOperation] = field(default_factory=list)
     leases: dict[int, list[GivenLease]] = field(default_factory=lambda: defaultdict(list))
     accepted: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
-    given_back: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
+    said: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
     done: set[int] = field(default_factory=set)
     floor: int = 0
 
@@ -67,11 +72,13 @@ class GroupHistory:
         for token, first, last in said.acks if take.may_have_happened else ():
             for id_ in range(first, last + 1):
                 self.done.add(id_)
+                self.said[id_].append(Settlement(token, take))
                 if take.is_ok and id_ not in lost:
                     self.accepted[id_].append(Settlement(token, take))
-        for token, first, last, _ in said.naks + said.extends if take.may_have_happened else ():
-            for id_ in range(first, last + 1):
-                self.given_back[id_].append(Settlement(token, take))
+        for word, runs in (("nak", said.naks), ("extend", said.extends)):
+            for token, first, last, ms in runs if take.may_have_happened else ():
+                for id_ in range(first, last + 1):
+                    self.said[id_].append(Settlement(token, take, word, ms))
         for lease in said.leases:
             for id_ in range(lease.first, lease.last + 1):
                 self.leases[id_].append(GivenLease(said.token, lease.attempt, take))
@@ -101,6 +108,14 @@ class GroupHistory:
     def made(self) -> list[RecordedOperation]:
         return [one for one in self.controls if one.f == "group" and one.is_ok]
 
+    @cached_property
+    def begun(self) -> dict[Step, Time]:
+        """When each step was first asked for."""
+        begun: dict[Step, Time] = {}
+        for take in self.takes:
+            begun[_step(take)] = min(take.invoke, begun.get(_step(take), take.invoke))
+        return begun
+
     @property
     def settled(self) -> range:
         """The ids of which the broker said that they are settled."""
@@ -117,12 +132,32 @@ class GroupHistory:
         """Whether somebody was told that it is ordered by key."""
         return any(one.of_group.is_ordered for one in self.made)
 
-    def keys(self) -> dict[int, str]:
-        """Return the digests of the keys of what was leased, by id; the lowest that is said."""
-        found: dict[int, str] = {}
+    @property
+    def may_be_ordered(self) -> bool:
+        """Whether somebody may have made it ordered by key."""
+        own = (one for one in self.controls if one.f == "group" and one.may_have_happened)
+        return any(one.of_group.is_ordered for one in own)
+
+    @property
+    def dead_letters(self) -> set[str]:
+        """The topics in which its dead letters stand; none, if it may have been without one."""
+        own = [one for one in self.controls if one.f == "group" and one.may_have_happened]
+        said = {one.of_group.dead_letter for one in own} - {None}
+        first = min((one.end for one in own if one.is_ok and one.of_group.dead_letter), default=0)
+        is_said = all(one.invoke > first or one.of_group.dead_letter for one in own)
+        return {str(one) for one in said} if is_said and "" not in said else set()
+
+    def keys(self) -> dict[int, dict[str, RecordedOperation]]:
+        """Return the digests of the keys of what was leased, by id, with who was told so.
+
+        An answer that names the keys of others, and not of an id that it leases, says "" of it.
+        """
+        found: dict[int, dict[str, RecordedOperation]] = defaultdict(dict)
         for take in self.takes:
-            for id_, digest in take.of_group.keys.items():
-                found[id_] = min(digest, found.get(id_, digest))
+            keys = take.of_group.keys
+            for lease in take.of_group.leases if keys else ():
+                for id_ in range(lease.first, lease.last + 1):
+                    found[id_].setdefault(keys.get(id_, ""), take)
         return found
 
     @property
@@ -168,12 +203,20 @@ def _all_groups_of(record: Record) -> list[GroupHistory]:
 
 
 def unsettled(record: Record) -> list[tuple[str, str]]:
-    """Return the groups (topic, name) that stood, and of which nobody was told that all is done."""
-    told = {(row.topic, row.group) for row in record.settled}
+    """Return the groups (topic, name) that stood, and of which nobody was told that all is done.
+
+    A row that says so is believed as far as an answer has said it.
+    """
+    told: dict[tuple[str, str], int] = {}
+    for row in record.settled:
+        key = row.topic, row.group
+        told[key] = min(row.last_id, told.get(key, row.last_id))
     return [
         (group.topic, group.name)
         for group in groups_of(record)
-        if group.is_made and group.stood and (group.topic, group.name) not in told
+        if group.is_made
+        and group.stood
+        and told.get((group.topic, group.name), NEVER) > (group.witness().last_id or 0)
     ]
 
 
@@ -206,9 +249,40 @@ def group_order(run: Run) -> Iterable[Evidence]:
                     yield _row(run, group, id_, "attempt", older.take, newer.take)
         for id_, leases in group.leases.items():
             yield from _two_attempts(run, group, id_, leases)
+        yield from _doubled(run, group)
         if group.stood:
             yield from _tokens(run, group)
             yield from _settled_before(run, group)
+            if not group.may_be_ordered:
+                yield from _not_in_order(run, group)
+
+
+def _doubled(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what one answer leases twice."""
+    for take in group.takes:
+        ids = Counter(
+            id_ for lease in take.of_group.leases for id_ in range(lease.first, lease.last + 1)
+        )
+        for id_, count in ids.items():
+            if count > 1:
+                yield _row(run, group, id_, "doubled", take)
+
+
+def _not_in_order(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what was given for the first time after something above it was, by their tokens."""
+    first: dict[int, dict[int, RecordedOperation]] = defaultdict(dict)  # by token, by id
+    for id_, leases in group.leases.items():
+        lease = min(leases, key=lambda each: (each.token, each.attempt, each.take.key))
+        if lease.attempt == 1:
+            first[lease.token][id_] = lease.take
+    highest: tuple[int, RecordedOperation] | None = None  # by all lower tokens
+    for _, given in sorted(first.items()):
+        for id_, take in given.items():
+            if highest is not None and id_ < highest[0]:
+                yield _row(run, group, id_, "overtaken", highest[1], take)
+        most = max(given)
+        if highest is None or most > highest[0]:
+            highest = most, given[most]
 
 
 def _two_attempts(
@@ -221,7 +295,7 @@ def _two_attempts(
 
 def _settled_before(run: Run, group: GroupHistory) -> Iterator[Evidence]:
     """Yield what was leased, or open, after somebody was told that it is settled."""
-    begun = _begun(group)
+    begun = group.begun
     told = [made for made in group.made if made.last_id is not None]
     for made in told:
         for other in told:
@@ -283,6 +357,9 @@ def group_lease(run: Run) -> Iterable[Evidence]:
     """Find leases that were given while an older one held, and attempts that jump."""
     for group in groups_of(run):
         yield from _foreign(run, group)
+        yield from _too_soon(run, group)
+        if group.stood and not run.is_application:
+            yield from _refused(run, group)
         hidden = group.hidden
         for id_, leases in group.leases.items():
             for one in leases:
@@ -310,11 +387,17 @@ def _foreign(run: Run, group: GroupHistory) -> Iterator[Evidence]:
 def _held(group: GroupHistory, id_: int, lease: GivenLease, other: RecordedOperation) -> bool:
     """Whether a lease surely still held when another TAKE, with a later one, had ended."""
     take = lease.take
-    until = take.invoke + take.of_group.left_ms * NS_OF_MS
-    if take.host != other.host or take.invoke == BEFORE_ALL or not other.end < until:
+    if take.host != other.host or take.invoke == BEFORE_ALL:
         return False
-    said = group.given_back.get(id_, ())
-    if any(word.token == lease.token and word.take.client == take.client for word in said):
+    said = [
+        each
+        for each in group.said.get(id_, ())
+        if each.token == lease.token and each.take.client == take.client and each.word != "ack"
+    ]
+    ends = [_until(group, each) for each in said]
+    if not any(each.take.is_ok and id_ not in _lost(each.take) for each in said):
+        ends.append(take.invoke + take.of_group.left_ms * NS_OF_MS)
+    if any(each.word == "nak" for each in said) or not other.end < min(ends):
         return False
     return take.epoch is not None and any(
         each.is_ok
@@ -322,6 +405,55 @@ def _held(group: GroupHistory, id_: int, lease: GivenLease, other: RecordedOpera
         and each.invoke > other.end
         for each in group.takes
     )
+
+
+def _lost(take: RecordedOperation) -> set[int]:
+    """Return the ids that a TAKE settled in vain."""
+    return {id_ for first, last in take.of_group.lost for id_ in range(first, last + 1)}
+
+
+def _until(group: GroupHistory, said: Settlement) -> Time:
+    """Return until when what a TAKE says of an id lasts at the least, reckoned from when its step
+    was first sent.
+    """
+    return group.begun[_step(said.take)] + said.ms * NS_OF_MS
+
+
+def _too_soon(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what was given back with a delay, and given again before that was over."""
+    for id_, naks in group.said.items():
+        for nak in naks:
+            if nak.word != "nak" or not nak.take.is_ok or id_ in _lost(nak.take):
+                continue
+            begun = group.begun[_step(nak.take)]
+            until = begun + nak.ms * NS_OF_MS * 99 / 100 - ROUNDING_NS
+            for lease in group.leases.get(id_, ()):
+                is_comparable = lease.take.host == nak.take.host and begun != BEFORE_ALL
+                if is_comparable and lease.token > nak.token and lease.take.end < until:
+                    yield _row(run, group, id_, "soon", nak.take, lease.take)
+
+
+def _refused(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what was settled in vain by who surely had it."""
+    asked = Counter(_step(take) for take in group.takes)
+    purged = max((one.last_id for one in run.purges if one.topic == group.topic), default=0)
+    for id_, words in group.said.items():
+        for said in words:
+            take = said.take
+            lost = id_ in _lost(take)
+            is_alone = sum(each.token == said.token for each in words) == 1
+            is_once = take.attempt == 1 and asked[_step(take)] == 1
+            if id_ > purged and lost and is_alone and is_once and take.of_group.number is not None:
+                for lease in group.leases.get(id_, ()):
+                    if lease.token == said.token and _has_it_until(lease.take, take):
+                        yield _row(run, group, id_, "refused", lease.take, take)
+
+
+def _has_it_until(given: RecordedOperation, take: RecordedOperation) -> bool:
+    """Whether a client's lease surely held until a TAKE of the same process had ended."""
+    is_its = (given.client, given.epoch, given.host) == (take.client, take.epoch, take.host)
+    until = given.invoke + given.of_group.left_ms * NS_OF_MS
+    return is_its and take.epoch is not None and given.invoke != BEFORE_ALL and take.end < until
 
 
 # --- group_lost -----------------------------------------------------------------------------------
@@ -336,6 +468,7 @@ def group_lost(run: Run) -> Iterable[Evidence]:
         if not group.stood:
             continue
         purged = max((one.last_id for one in run.purges if one.topic == group.topic), default=0)
+        is_read = _has_read_letters(run, group)
         missing = [
             id_
             for id_ in group.settled
@@ -343,7 +476,7 @@ def group_lost(run: Run) -> Iterable[Evidence]:
             and id_ not in group.done
             and not _may_have_expired(run, group.topic, id_)
             and (group.topic, group.name, id_) not in buried
-            and not _may_be_buried(group, id_)
+            and (is_read or not _may_be_buried(group, id_))
         ]
         for first, last in _runs(missing):
             yield _row(run, group, first, "settled", group.witness(), to=last)
@@ -365,6 +498,44 @@ def _may_be_buried(group: GroupHistory, id_: int) -> bool:
     return limit is not None and given + group.hidden >= limit
 
 
+def _has_read_letters(run: Run, group: GroupHistory) -> bool:
+    """Whether all dead letters of a group were given to somebody who was told then that there is
+    no more: of each topic in which they may stand, by a life from before anybody made the group.
+    """
+    if not group.is_made:
+        return False
+    topics, told = group.dead_letters, group.witness()
+    begun = min((one.invoke for one in group.controls), default=BEFORE_ALL)
+    hosts = {one.host for one in group.controls} | {one.host for one in group.takes}
+    gone = {one.topic for one in run.purges} | {one.named for one in run.told_of_purges}
+    return (
+        bool(topics)
+        and len(hosts) == 1
+        and (told.last_id or 0) >= group.floor
+        and all(
+            topic not in gone | run.expiring
+            and any(
+                life.host == told.host and life.begin < begun and _is_read(life, told.end)
+                for life in run.standing.lives_of_topic.get(topic, ())
+            )
+            for topic in topics
+        )
+    )
+
+
+def _is_read(life: SubscribedSpan, since: Time) -> bool:
+    """Whether a life was told after a moment that there is no more, and given nothing unclear."""
+    is_clear = not any(get.corrupt for get in life.gets)
+    return is_clear and any(
+        get.is_ok
+        and not get.brought
+        and get.first_id is None
+        and get.topic == life.topic
+        and get.invoke > since
+        for get in life.gets
+    )
+
+
 def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
     first = last = None
     for id_ in ids:
@@ -383,22 +554,19 @@ def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
 def key_order(run: Run) -> Iterable[Evidence]:
     """Find what was given though another one of its key, before it, was not settled."""
     for group in groups_of(run):
+        keys = group.keys()
+        for id_, digests in keys.items():
+            if len(digests) > 1:
+                (_, one), (_, other), *_ = digests.items()
+                yield _row(run, group, id_, "changed", one, other)
         if not (group.stood and group.is_ordered):
             continue
         of_key: dict[str, set[int]] = defaultdict(set)
-        for id_, digest in group.keys().items():
-            of_key[digest].add(id_)
-        begun = _begun(group)
+        for id_, digests in keys.items():
+            if digest := min((each for each in digests if each), default=""):
+                of_key[digest].add(id_)
         for ids in of_key.values():
-            yield from _broken_order(run, group, sorted(ids), begun)
-
-
-def _begun(group: GroupHistory) -> dict[Step, Time]:
-    """Return when each step was first asked for."""
-    begun: dict[Step, Time] = {}
-    for take in group.takes:
-        begun[_step(take)] = min(take.invoke, begun.get(_step(take), take.invoke))
-    return begun
+            yield from _broken_order(run, group, sorted(ids), group.begun)
 
 
 def _broken_order(
@@ -427,6 +595,64 @@ def _broken_order(
             host, at = ack.take.host or "", begun[_step(ack.take)]
             if at != BEFORE_ALL and (host not in acked or at > acked[host][0]):
                 acked[host] = at, ack.take
+
+
+# --- stale_read: a group is told nothing ----------------------------------------------------------
+
+
+def idle_of(run: Run) -> Iterator[Evidence]:
+    """Find TAKEs that were told nothing, though all that anybody had been given was settled, and
+    something was known that nobody had been given.
+    """
+    every = [] if run.is_application else _all_groups_of(run)
+    for group in every:
+        gone = group.topic in run.expiring or any(one.topic == group.topic for one in run.purges)
+        is_plain = group.stood and not group.may_be_ordered and group.attempts_max is None
+        if is_plain and not gone:
+            for take in group.takes:
+                yield from _idle(run, every, group, take)
+
+
+def _idle(
+    run: Run, every: list[GroupHistory], group: GroupHistory, take: RecordedOperation
+) -> Iterator[Evidence]:
+    own = [each for each in group.takes if _step(each) == _step(take)]
+    is_once = take.of_group.number is not None and take.attempt == 1 and len(own) == 1
+    if not (take.is_ok and take.max_count and is_once) or take.of_group.leases:
+        return
+    told = [one for one in group.made if one.host == take.host and one.end < take.invoke]
+    known = run.knowledge.known_before(group.topic, take.host, take.invoke)
+    if not told or known is None or any(one.host != take.host for one in group.made):
+        return
+    behind = max(one.last_id or 0 for one in group.made if one.invoke < take.end)
+    leased = {lease.take for lease in group.leases.get(known.id, ())}
+    if known.id <= behind or any(_may_be_before(one, take) for one in leased):
+        return
+    if all(_is_all_settled(each, take) for each in every):
+        fields = {"topic": group.topic, "client_id": take.client, "detail": "idle"}
+        yield run.row(known.operation, take, **fields, id=known.id)
+
+
+def _may_be_before(one: RecordedOperation, take: RecordedOperation) -> bool:
+    return one.host != take.host or one.invoke < take.end
+
+
+def _is_all_settled(group: GroupHistory, take: RecordedOperation) -> bool:
+    """Whether what may have been given in a group before a TAKE was sent was settled by then."""
+    before = [one for one in group.takes if one is not take and _may_be_before(one, take)]
+    said = (one.of_group.lease_ms for one in (*group.controls, *group.takes))
+    least_ms = min((each for each in said if each is not None), default=LEASE_MS)
+    if any(_may_hide(one, least_ms * NS_OF_MS) for one in before):
+        return False
+    return all(
+        any(
+            ack.take is take or (ack.take.host == take.host and ack.take.end < take.invoke)
+            for ack in group.accepted.get(id_, ())
+        )
+        for one in before
+        for lease in one.of_group.leases
+        for id_ in range(lease.first, lease.last + 1)
+    )
 
 
 # --- dead_letter ----------------------------------------------------------------------------------

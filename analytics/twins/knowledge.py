@@ -157,6 +157,17 @@ class Knowledge:
         marks = self.reached.get((topic, host))
         return marks.before(time) if marks else None
 
+    def begins_early(self, control: RecordedOperation, start: str) -> bool:
+        """Whether an id above a start at a time was known before, and has a smaller time."""
+        if start[:1] != "@" or not start[1:].isdecimal() or control.last_id is None:
+            return False
+        return any(
+            id_ > control.last_id
+            and at_ms < int(start[1:])
+            and self.known_since(control.topic, id_, control.host) < control.invoke
+            for id_, at_ms in self.times.get(control.topic, {}).items()
+        )
+
     # --- how it is made ---------------------------------------------------------------------------
 
     def _try(self, put: RecordedOperation) -> None:

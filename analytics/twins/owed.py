@@ -168,7 +168,8 @@ def _unhanded(run: Run, subscription: RecordedSubscription) -> Iterator[Evidence
         if not get.is_handed_apart:  # to be given is to be handed over
             handed.update(each.id for each in get.given)
     got: dict[int, RecordedOperation] = {}
-    passed = sorted([*_cursors(rows), *_asked(subscription)])
+    drained = [(row.time, row.last_id, row.host or "") for row in subscription.drained]
+    passed = sorted([*_cursors(rows), *_asked(subscription), *drained])
     for get in sorted(subscription.answers, key=lambda one: (one.invoke, one.key)):
         for each in get.given:
             if each.id not in handed and _is_passed(subscription, passed, each.id, get):

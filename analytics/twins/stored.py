@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+from analytics.twins.knowledge import Marks
 from analytics.twins.record import Evidence, Publication, RecordedOperation
 from analytics.twins.run import Run
 from analytics.twins.standing import SubscribedSpan
@@ -36,6 +37,16 @@ def inconsistent_id(run: Run) -> Iterable[Evidence]:
             ((producer, _, counter), one), ((other, _, its), two), *_ = publications.items()
             fields = {"topic": topic, "id": id_, "producer": producer, "counter": counter}
             yield run.row(one, two, **fields, detail=f"{other} {its}")
+    for answer in (*run.answers, *run.of("take")):
+        for letter in answer.letters:
+            place = answer.named or answer.topic, letter.id
+            standing = run.knowledge.at.get(place)
+            if standing and place not in found:
+                found.add(place)
+                ((producer, topic, counter), own), *_ = standing.items()
+                fields = {"topic": topic, "id": letter.id, "producer": producer}
+                detail = f"letter {letter.topic} {letter.group} {letter.from_id}"
+                yield run.row(own, answer, **fields, counter=counter, detail=detail)
     contents: dict[tuple[str, int], dict[str, RecordedOperation]] = defaultdict(dict)
     for operation in (*run.of("put"), *run.answers):
         if operation.is_ok:
@@ -49,7 +60,9 @@ def inconsistent_id(run: Run) -> Iterable[Evidence]:
 
 
 def properties(run: Run) -> Iterable[Evidence]:
-    """Find times that go back along a topic's ids, and ids of two times, or of two properties."""
+    """Find times that go back along ids, or from what was known before one was put; ids of two
+    times, or of two properties; batches of two times.
+    """
     ends: dict[str, dict[int, dict[int, RecordedOperation]]] = defaultdict(dict)
     said: dict[tuple[str, int], dict[str, RecordedOperation]] = defaultdict(dict)
     puts = (put for put in run.of("put") if put.is_ok)
@@ -63,12 +76,59 @@ def properties(run: Run) -> Iterable[Evidence]:
             said[topic, id_].setdefault(digest, operation)
     for topic, by_id in ends.items():
         yield from _times(run, topic, by_id)
+        yield from _of_batches(run, topic, by_id)
+    yield from _behind_the_clock(run, told, ends)
     _note_none(told, said)
     for (topic, id_), digests in said.items():
         if len(digests) > 1:
             (digest, one), (another, two), *_ = digests.items()
             detail = f"content {digest} {another}"
             yield run.row(one, two, topic=topic, id=id_, detail=detail)
+
+
+def _of_batches(
+    run: Run, topic: str, by_id: Mapping[int, Mapping[int, RecordedOperation]]
+) -> Iterable[Evidence]:
+    """Find batches of which two publications are said to have two times."""
+    ids, found = sorted(by_id), set[int]()
+    for put in run.stored_in.get(topic, ()):
+        first = put.first_id or 0
+        inside = ids[bisect_left(ids, first) : bisect_left(ids, first + put.count)]
+        times = {at_ms: own for id_ in inside for at_ms, own in by_id[id_].items()}
+        if put.count > 1 and len(times) > 1 and first not in found:
+            found.add(first)
+            least, most = min(times), max(times)
+            detail = f"batch {least} {most}"
+            yield run.row(times[least], times[most], put, topic=topic, id=first, detail=detail)
+
+
+def _behind_the_clock(
+    run: Run,
+    told: Iterable[RecordedOperation],
+    ends: Mapping[str, Mapping[int, Mapping[int, RecordedOperation]]],
+) -> Iterable[Evidence]:
+    """Find what has a smaller time than somebody was told, of any topic, before it was sent."""
+    latest: dict[str | None, Marks] = defaultdict(Marks)
+    for operation in told:
+        if operation.times:
+            latest[operation.host].add(max(at_ms for *_, at_ms in operation.times), operation)
+    for marks in latest.values():
+        marks.seal()
+    found: set[tuple[str, int]] = set()
+    for topic, puts in run.stored_in.items():
+        for put in puts:
+            first_id, whose = put.first_id or 0, (put.client, topic, put.counters[0])
+            times, first = ends.get(topic, {}).get(first_id), run.knowledge.first_try(whose)
+            if not times or first is None or (topic, first_id) in found:
+                continue
+            known = latest[first.host].before(first.time)
+            least = min(times)
+            if known is not None and known.id > least:
+                found.add((topic, first_id))
+                detail = f"clock {known.id} {least}"
+                yield run.row(
+                    known.operation, put, times[least], topic=topic, id=first_id, detail=detail
+                )
 
 
 def _note_none(
@@ -156,10 +216,48 @@ def _seen(run: Run) -> Iterator[tuple[Publication, int | None, RecordedOperation
 
 
 def phantom(run: Run) -> Iterable[Evidence]:
-    """Find publications that nobody ever tried to put."""
+    """Find publications that nobody ever tried to put: seen, or between two that were taken."""
+    seen: dict[tuple[str, str], set[int]] = defaultdict(set)
     for publication, id_, get in _seen(run):
         if publication not in run.knowledge.tries:
             yield _sight(run, publication, id_, get)
+            seen[publication[:2]].add(publication[2])
+    for whose, (least, most) in _taken(run).items():
+        before = least
+        for counter in _counters(run)[whose]:
+            hole = range(before + 1, counter)
+            if least < hole.start and hole.stop <= most and hole and not seen[whose] & set(hole):
+                yield _sight(run, (*whose, hole.start), None, *_taken_by(run, whose, hole))
+            before = max(before, counter)
+
+
+def _taken(run: Run) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return the lowest and the highest counter that PUTs `ok` of each producer and topic hold."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for put in run.of("put"):
+        if put.is_ok and put.counters:
+            least, most = found.get((put.client, put.topic), (put.counters[0], put.counters[-1]))
+            own = min(least, put.counters[0]), max(most, put.counters[-1])
+            found[put.client, put.topic] = own
+    return found
+
+
+def _counters(run: Run) -> dict[tuple[str, str], list[int]]:
+    """Return the counters that were tried, in order."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for producer, topic, counter in run.knowledge.tries:
+        found[producer, topic].append(counter)
+    return {whose: sorted(counters) for whose, counters in found.items()}
+
+
+def _taken_by(run: Run, whose: tuple[str, str], hole: range) -> list[RecordedOperation]:
+    """Return the first answered PUT behind counters of which nothing is known."""
+    own = (
+        put
+        for put in run.of("put")
+        if put.is_ok and (put.client, put.topic) == whose and put.counters[-1] >= hole.stop
+    )
+    return [min(own, key=lambda put: (put.counters[0], put.key))]
 
 
 def aborted_read(run: Run) -> Iterable[Evidence]:
@@ -172,13 +270,22 @@ def aborted_read(run: Run) -> Iterable[Evidence]:
         if put.placed
         for place, counter in enumerate(put.counters)
     }
+    seen: set[Publication] = set()
     for publication, id_, get in _seen(run):
+        seen.add(publication)
         tries = run.knowledge.tries.get(publication, ())
         nowhere = next((put for put in tries if _is_said_to_be_nowhere(put)), None)
         if tries and not any(put.may_have_happened for put in tries):
             yield _sight(run, publication, id_, tries[0], get)
         elif nowhere and id_ is not None and (publication, id_) not in acknowledged:
             yield _sight(run, publication, id_, nowhere, get)
+    taken = _taken(run)
+    for publication, tries in run.knowledge.tries.items():
+        producer, topic, counter = publication
+        least, most = taken.get((producer, topic), (counter, counter))
+        is_between = least < counter < most and publication not in seen
+        if is_between and not any(put.may_have_happened for put in tries):
+            yield _sight(run, publication, None, tries[0])
 
 
 def _is_said_to_be_nowhere(put: RecordedOperation) -> bool:

@@ -39,7 +39,8 @@ def a_pattern_that_was_not_asked_may_have_no_room(run: RunRecorder) -> set[str]:
 @small
 def a_group_may_have_no_room_for_more(run: RunRecorder) -> set[str]:
     made(run)
-    publishes(run, 1)
+    publishes(run, 2)
+    took(run, "b", 1, 1, [1, 1, 1])
     took(run, "a", 1, 0)
     return NOTHING
 
@@ -367,6 +368,7 @@ def a_take_without_an_answer_took_the_lease(run: RunRecorder) -> set[str]:
     publishes(run, 1)
     took(run, "a", 1, 1, [1, 1, 1])
     t = begin(run, "b", 1)
+    run.wait(2000)
     run.complete(t, "info", error="timeout")
     took(run, "a", 2, 0, acks=[[1, 1, 1]], lost=[[1, 1]])
     return NOTHING

@@ -20,9 +20,44 @@ BEGIN_MS: Final = 1_700_000_000_000
 MARKED_SHARE: Final = 3  # one in so many has properties
 
 
-def time_of(topic: str, id_: int) -> int:
-    """Return when a publication was stored: several at once, and never back."""
-    return BEGIN_MS + 7 * ((id_ + crc32(topic.encode()) % 3) // 3)
+Stamps = dict[tuple[str, int], int]  # (topic, id) -> ms
+
+
+def stamps_of(history: MadeHistory) -> Stamps:
+    """Return when each publication may have been stored: a batch at once, and never back.
+
+    That is when somebody first heard of it, or of one above it: by then it stood. Several moments
+    are one.
+    """
+    known: dict[str, dict[int, int]] = {}  # topic -> id -> the first line that tells of it
+    places: dict[tuple[str, str, int], int] = {}
+    batches: list[tuple[str, str, range]] = []
+    for line, row in enumerate(history.rows):
+        if RAW in row or row["f"] not in ("put", "get"):
+            continue
+        if row["f"] == "put" and row["type"] == "invoke":
+            counters = range(row["counter"], row["counter"] + row["count"])
+            batches.append((row["client_id"], row["topic"], counters))
+        elif row["f"] == "put" and row["type"] == "ok" and row.get("first_id"):
+            for place in range(row["last_id"] + 1 - row["first_id"]):
+                known.setdefault(row["topic"], {}).setdefault(row["first_id"] + place, line)
+                key = (row["client_id"], row["topic"], row["counter"] + place)
+                places.setdefault(key, row["first_id"] + place)
+        elif row["type"] == "ok" and row.get("items"):
+            for id_, (producer, counter) in singles(row):
+                known.setdefault(row["topic"], {}).setdefault(id_, line)
+                places.setdefault((producer, row["topic"], counter), id_)
+    stamps: Stamps = {}
+    for topic, lines in known.items():
+        latest = len(history.rows)
+        for id_ in sorted(lines, reverse=True):
+            latest = min(latest, lines[id_])
+            stamps[topic, id_] = BEGIN_MS + 7 * (latest // 5)
+    for client, topic, counters in batches:
+        own = [places[key] for n in counters if (key := (client, topic, n)) in places]
+        first = min((stamps[topic, id_] for id_ in own), default=0)
+        stamps |= {(topic, id_): first for id_ in own}
+    return stamps
 
 
 def digest_of(topic: str, producer: str, counter: int) -> str:
@@ -36,6 +71,7 @@ def dress(history: MadeHistory, rng: random.Random) -> None:
 
     What stands there is as it would be: whoever breaks ids or runs later breaks it, too.
     """
+    stamps = stamps_of(history)
     old = {name for name in history.processes() if rng.random() < 0.2}
     for op in operations(history):
         end = op.end
@@ -48,7 +84,7 @@ def dress(history: MadeHistory, rng: random.Random) -> None:
             _mark(end, {first + n: digest_of(topic, own, counter + n) for n in counters})
         elif f == "get" and end.get("items"):
             brought = singles(end)
-            end["times"] = _runs({id_: time_of(topic, id_) for id_, _ in brought})
+            end["times"] = _runs({id_: stamps[topic, id_] for id_, _ in brought})
             _mark(end, {id_: digest_of(topic, *place) for id_, place in brought})
 
 
@@ -82,6 +118,62 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     if end is None:
         return False
     end["times"][-1][2] = end["times"][0][2] - rng.randint(1, 9)
+    return True
+
+
+@breaks("batch-of-two-times", "properties", "a batch is stored at once", "batch")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    firsts = {
+        (op.invoke["topic"], op.end["first_id"]): op.invoke["count"]
+        for op in operations(history)
+        if op.invoke["f"] == "put" and op.end is not None and op.end.get("first_id")
+    }
+    inside = [
+        (end, place)
+        for end in _timed(history, rng)
+        for place, (first, last, _) in enumerate(end["times"])
+        if last > first and last < first + firsts.get((end["topic"], first), 1)
+    ]
+    found = one(rng, inside)
+    if found is None:
+        return False
+    end, place = found
+    first, last, at_ms = end["times"][place]
+    end["times"][place : place + 1] = [[first, last - 1, at_ms], [last, last, at_ms + 1]]
+    return True
+
+
+@breaks("behind-the-clock", "properties", "no time is smaller than one that was known", "clock")
+def _(history: MadeHistory, rng: random.Random) -> bool:
+    ends = _timed(history, rng)
+    known: dict[str, int] = {}  # by host
+    sent: dict[tuple[str, int], tuple[str, int]] = {}  # what is put first, and what was known then
+    begun: dict[tuple[str, str, int], tuple[str, int]] = {}
+    for row in history.rows:
+        if RAW in row:
+            continue
+        host = row.get("host") or ""
+        if row["f"] == "put":
+            key = (row["client_id"], row["topic"], row.get("counter") or 0)
+            if row["type"] == "invoke":
+                begun[key] = "" if key in begun else host, known.get(host, 0)
+            elif row["type"] == "ok" and row.get("first_id") and not row["duplicate"]:
+                sent[row["topic"], row["first_id"]] = begun.get(key, ("", 0))
+        elif any(row is end for end in ends):
+            known[host] = max(known.get(host, 0), *(at_ms for *_, at_ms in row["times"]))
+    found = one(
+        rng,
+        [
+            (run, least)
+            for end in ends
+            for run in end["times"]
+            for whose, least in [sent.get((end["topic"], run[0]), ("", 0))]
+            if whose and least
+        ],
+    )
+    if found is None:
+        return False
+    found[0][2] = found[1] - rng.randint(1, 5)
     return True
 
 

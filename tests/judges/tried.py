@@ -461,7 +461,7 @@ def a_worker_acknowledges_more_than_it_was_leased(run: RunRecorder) -> set[str]:
     took(run, "a", 1, 1, [1, 1, 1])
     took(run, "a", 2, 0, acks=[[1, 1, 2]])
     settled(run, 2)
-    return {"group_lease foreign 2"}
+    return {"group_lease foreign 2", "stale_read idle 2"}
 
 
 @small
@@ -470,7 +470,7 @@ def an_ack_of_a_token_that_nobody_has_is_accepted(run: RunRecorder) -> set[str]:
     publishes(run, 1)
     took(run, "a", 1, 0, acks=[[7, 1, 1]])
     settled(run, 1)
-    return {"group_lease foreign 1"}
+    return {"group_lease foreign 1", "stale_read idle 1"}
 
 
 @small

@@ -6,7 +6,7 @@ import pytest
 
 from analytics.command.differences import differences
 from analytics.twins import find_all
-from tests.judges import allowed, deceiving, strange, tried
+from tests.judges import allowed, deceiving, strange, tried, tried_more
 from tests.judges.agreement import Case, case_of, judgement
 from tests.judges.history import RAW
 from tests.judges.small import SMALL, told
@@ -33,6 +33,7 @@ assert deceiving
 assert strange
 assert allowed
 assert tried
+assert tried_more
 
 
 SEED, COUNT = 1, 24

@@ -9,7 +9,7 @@ import pytest
 from analytics.command.differences import differences
 from analytics.common.verdict import Verdict
 from analytics.twins import find_all, judge
-from tests.judges import allowed, deceiving, strange, tried
+from tests.judges import allowed, deceiving, strange, tried, tried_more
 from tests.judges.agreement import judgement
 from tests.judges.history import MadeHistory
 from tests.judges.merging import MergedPart, batches, merged, part_of
@@ -36,6 +36,7 @@ assert deceiving
 assert strange
 assert allowed
 assert tried
+assert tried_more
 
 
 @pytest.mark.parametrize("name", SMALL)

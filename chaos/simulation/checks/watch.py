@@ -249,8 +249,9 @@ class Attached:
         if check == "group_lease":
             # Nodes' clocks run at other rates than those of clients, and the second one of a
             # doubled request may be given what the first one was not.
-            return evidence.detail == "shared" or self._world.net.doubled > 0
-        if check == "purge" and evidence.detail == "early":  # for the same reason
+            by_clocks = {"shared", "soon", "refused"}
+            return evidence.detail in by_clocks or self._world.net.doubled > 0
+        if check == "purge" and evidence.detail in ("early", "late"):  # for the same reason
             return True
         if check == "stale_read" and evidence.detail == "nothing" and evidence.other_id is None:
             # Of any topic: what its principal may not read any more is left out, and no record
