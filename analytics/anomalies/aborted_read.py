@@ -4,8 +4,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common import intervals
-from analytics.common.schema import evidence, operation
+from analytics.common.schema import OPERATION, evidence, operation
 from analytics.common.table_store import settled
+from analytics.tables.counters import refused_of
 from analytics.tables.runs import counters_of_places, counters_of_puts
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, seen_by
@@ -15,7 +16,8 @@ PRODUCER = ("run_id", "topic", "producer")
 
 def aborted_read(tables: Tables) -> DataFrame:
     """Find counters that stand somewhere, and whose every PUT, over all sessions, failed; or of
-    which a PUT was told that nobody subscribes, and where no acknowledgment places them.
+    which a PUT was told that nobody subscribes, and where no acknowledgment places them. And those
+    whose every PUT failed, that nobody saw, between two that were taken.
     """
     # What was acknowledged did not fail: only places that rest on deliveries are in question.
     seen = counters_of_places(tables.unclear_places).unionByName(
@@ -35,7 +37,13 @@ def aborted_read(tables: Tables) -> DataFrame:
         .groupBy(*PRODUCER, "id", "counter")
         .agg(F.min("put").alias("put"))
     )
-    return seen_by(rows, tables, "id", "counter", "sighting").select(
+    refused = intervals.uncovered(settled(refused_of(tables.puts)), settled(seen), PRODUCER)
+    nowhere = intervals.exploded(refused, "counter").groupBy(*PRODUCER, "counter")
+    taken = nowhere.agg(F.min("put").alias("put")).withColumns(
+        {"id": F.lit(None).cast("bigint"), "sighting": F.lit(None).cast(OPERATION)}
+    )
+    sighted = seen_by(rows, tables, "id", "counter", "sighting")
+    return sighted.unionByName(taken).select(
         *evidence(
             run_id=F.col("run_id"),
             topic=F.col("topic"),

@@ -1,19 +1,21 @@
-"""An acknowledged publication that a majority of the nodes does not have."""
+"""A publication that was acknowledged, or given, and that a majority of nodes does not have."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common import intervals
-from analytics.common.schema import evidence, operation
+from analytics.common.schema import OPERATION, evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.garbage import HOLDER, excused, floors_of, taken_of
-from analytics.tables.tables import Tables
+from analytics.tables.runs import counters_of_places
+from analytics.tables.tables import Tables, seen_by
 
 PRODUCER = ("run_id", "topic", "producer")
 
 
 def ack_not_durable(tables: Tables) -> DataFrame:
-    """Find acknowledged publications that are not on a majority of the disks; `detail`: where not.
+    """Find what was acknowledged, or else given, and is not on a majority of the disks; `detail`:
+    where not.
 
     A node has a publication when it holds it, under the acknowledged id, or has taken its counter
     and has collected its id as garbage. One that was not stored, for nobody subscribed, must still
@@ -23,9 +25,8 @@ def ack_not_durable(tables: Tables) -> DataFrame:
     wide = settled(_by_majorities(lacking, tables, [*PRODUCER, "bucket"]))
     id_ = F.when(F.col("first_id") > 0, F.col("counter") - F.col("shift"))
     single = intervals.exploded(lacking.join(wide, [*PRODUCER, "bucket"], "leftsemi"), "counter")
-    return _by_majorities(
-        single.withColumn("id", id_), tables, [*PRODUCER, "counter", "id"]
-    ).select(
+    found = _by_majorities(single.withColumn("id", id_), tables, [*PRODUCER, "counter", "id"])
+    return seen_by(settled(found), tables, "id", "counter", "sighting").select(
         *evidence(
             run_id=F.col("run_id"),
             topic=F.col("topic"),
@@ -33,7 +34,7 @@ def ack_not_durable(tables: Tables) -> DataFrame:
             producer=F.col("producer"),
             counter=F.col("counter"),
             detail=F.concat_ws(" ", F.lit("not on"), F.concat_ws(" ", "absent")),
-            operations=F.array("put"),
+            operations=F.array(F.coalesce("put", "sighting")),
         )
     )
 
@@ -55,12 +56,29 @@ def _wanted(tables: Tables) -> DataFrame:
         (F.col("first_counter") - F.col("first_id")).alias("shift"),
         operation().alias("put"),
     )  # fmt: skip
+    puts = puts.unionByName(_given(tables))
     wanted = puts.join(settled(_excuses(puts, tables)), list(PRODUCER)).select(
         *HOLDER, "first_id", "shift", "put",
         F.greatest("first_counter", excused() + 1).alias("first"),
         F.col("last_counter").alias("last"),
     )  # fmt: skip
     return intervals.split(wanted)
+
+
+def _given(tables: Tables) -> DataFrame:
+    """Return what was given and never acknowledged, though somebody tried to put it, as `puts`."""
+    seen = counters_of_places(tables.seen_places)
+    tried = tables.tried.select(*PRODUCER, "bucket", "first", "last", "outcome")
+    unsaid = settled(intervals.uncovered(seen, tried.where(F.col("outcome") == "ok"), PRODUCER))
+    others = intervals.merged(tried.where(F.col("outcome") != "ok"), PRODUCER)
+    return intervals.common(unsaid, others, PRODUCER).select(
+        *PRODUCER,
+        F.col("first").alias("first_counter"),
+        F.col("last").alias("last_counter"),
+        (F.col("first") - F.col("shift")).alias("first_id"),
+        "shift",
+        F.lit(None).cast(OPERATION).alias("put"),
+    )
 
 
 def _excuses(puts: DataFrame, tables: Tables) -> DataFrame:

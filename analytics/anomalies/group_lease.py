@@ -1,7 +1,8 @@
-"""Leases that were given while an older one held, and attempts that jump."""
+"""Leases that were given while an older one held, or too soon, and what was refused in vain."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
 
 from analytics.common.schema import evidence
 from analytics.common.table_store import is_never_any, settled
@@ -11,33 +12,40 @@ from analytics.tables.groups import (
     LEASE,
     NS_OF_MS,
     accepted_of,
-    given_back_of,
     groups_of,
     leases_of,
     named,
+    settlements_of,
     takes_of,
 )
+from analytics.tables.lives import EVER
 from analytics.tables.tables import Tables, with_application
 
 WORKER = (*GROUP, "client_id", "epoch", "at")
 
 
 def group_lease(tables: Tables) -> DataFrame:
-    """Find publications that two had at once, and those that were given more often than seen."""
+    """Find what two had at once, was given too soon or more often than seen, or settled in vain."""
     if is_never_any(tables.worked):
         return tables.worked.select(*evidence())
     takes = settled(takes_of(tables.worked))
     leases = settled(leases_of(takes))
-    jumps, foreign = _jumps(tables, leases), _foreign(takes, leases)
-    return _shared(takes, leases).unionByName(jumps).unionByName(foreign)
+    said = settled(settlements_of(takes))
+    return (
+        _shared(takes, leases, said)
+        .unionByName(_soon(leases, said))
+        .unionByName(_refused(tables, leases, said))
+        .unionByName(_jumps(tables, leases))
+        .unionByName(_foreign(takes, leases))
+    )
 
 
-def _shared(takes: DataFrame, leases: DataFrame) -> DataFrame:
+def _shared(takes: DataFrame, leases: DataFrame, said: DataFrame) -> DataFrame:
     """Find leases of which a newer one was answered before they can have run out.
 
-    Unless something was said of the older one meanwhile; and its client had no newer process then.
+    Until then nothing else was said of the older one than extensions, of which the shortest counts;
+    and its client had no newer process then.
     """
-    older = leases.withColumn("until_ns", F.col("invoke_ns") + F.col("left_ms") * NS_OF_MS)
     newer = leases.select(
         *ID,
         F.col("token").alias("new_token"),
@@ -45,20 +53,85 @@ def _shared(takes: DataFrame, leases: DataFrame) -> DataFrame:
         F.col("end_ns").alias("new_ns"),
         F.col("seen").alias("new_seen"),
     )
+    others = said.where(F.col("word") != "acks").groupBy(*LEASE, "client_id").agg(
+        F.min(_until()).alias("shortest_ns"),
+        F.count_if(F.col("word") == "naks").alias("naks"),
+        F.count_if((F.col("outcome") == "ok") & ~F.col("is_lost")).alias("accepted"),
+    )  # fmt: skip
     is_newer = (F.col("new_token") > F.col("token")) & (F.col("new_at") == F.col("at"))
-    both = settled(
-        older.join(newer, list(ID)).where(is_newer & (F.col("new_ns") < F.col("until_ns")))
-    )
-    said = given_back_of(takes).select(*LEASE, "client_id").distinct()
+    both = settled(leases.join(newer, list(ID)).where(is_newer & F.col("invoke_ns").isNotNull()))
+    told = both.join(others, [*LEASE, "client_id"], "left")
+    until_ns = F.col("invoke_ns") + F.col("left_ms") * NS_OF_MS
+    extended = F.when(F.col("accepted") > 0, F.col("shortest_ns"))
+    held = F.coalesce(extended, F.least("shortest_ns", until_ns))
+    held = (F.coalesce("naks", F.lit(0)) == 0) & (F.col("new_ns") < held)
     went_on = takes.where((F.col("outcome") == "ok") & F.col("epoch").isNotNull())
     last = went_on.groupBy(*WORKER).agg(F.max("invoke_ns").alias("last_ns"))
     return (
-        both.join(said, [*LEASE, "client_id"], "leftanti")
+        told.where(held)
         .join(last, list(WORKER))
         .where(F.col("last_ns") > F.col("new_ns"))
         .groupBy(*ID)
         .agg(F.min(F.struct("seen", "new_seen")).alias("proof"))
         .select(*evidence(**named("shared"), operations=F.array("proof.seen", "proof.new_seen")))
+    )
+
+
+def _until() -> Column:
+    """Return until when what a TAKE says of an id lasts at the least."""
+    return F.col("begun_ns") + F.col("ms") * NS_OF_MS
+
+
+def _soon(leases: DataFrame, said: DataFrame) -> DataFrame:
+    """Find what was given back with a delay, and given again before that was over.
+
+    The log's time is told in milliseconds, and clocks may differ by a hundredth in how fast they
+    go.
+    """
+    naks = said.where((F.col("word") == "naks") & (F.col("outcome") == "ok") & ~F.col("is_lost"))
+    until_ns = F.col("begun_ns") + F.col("ms") * (NS_OF_MS // 100 * 99) - 2 * NS_OF_MS
+    naks = naks.where(F.col("begun_ns") > EVER).select(
+        *ID,
+        F.col("token").alias("nak_token"),
+        F.col("at").alias("nak_at"),
+        until_ns.alias("until_ns"),
+        F.col("seen").alias("nak"),
+    )
+    is_later = (F.col("token") > F.col("nak_token")) & (F.col("at") == F.col("nak_at"))
+    return (
+        leases.join(naks, list(ID))
+        .where(is_later & (F.col("end_ns") < F.col("until_ns")))
+        .groupBy(*ID)
+        .agg(F.min(F.struct("nak", "seen")).alias("proof"))
+        .select(*evidence(**named("soon"), operations=F.array("proof.nak", "proof.seen")))
+    )
+
+
+def _refused(tables: Tables, leases: DataFrame, said: DataFrame) -> DataFrame:
+    """Find what was settled in vain by who surely had it: nobody said anything else of that lease,
+    no purge took it, and the TAKE was sent once.
+    """
+    groups = with_application(groups_of(tables.worked), tables)
+    judged = groups.where(F.col("stood") & ~F.col("is_application")).select(*GROUP)
+    purges = tables.asides.where(F.col("f").isin("purge", "purged"))
+    purged = purges.groupBy("run_id", "topic").agg(F.max("last_id").alias("purged_id"))
+    words = W.partitionBy(*LEASE)
+    is_once = (F.col("attempt") == 1) & (F.col("sendings") == 1) & F.col("number").isNotNull()
+    vain = settled(
+        said.withColumn("words", F.count(F.lit(1)).over(words))
+        .where(F.col("is_lost") & (F.col("words") == 1) & is_once & F.col("epoch").isNotNull())
+        .join(F.broadcast(judged), list(GROUP), "leftsemi")
+        .join(F.broadcast(purged), ["run_id", "topic"], "left")
+        .where(F.col("id") > F.coalesce("purged_id", F.lit(0)))
+        .select(*LEASE, *WORKER[3:], F.col("end_ns").alias("told_ns"), F.col("seen").alias("vain"))
+    )
+    until_ns = F.col("invoke_ns") + F.col("left_ms") * NS_OF_MS
+    return (
+        leases.join(vain, [*LEASE, *WORKER[3:]])
+        .where(F.col("told_ns") < until_ns)
+        .groupBy(*ID)
+        .agg(F.min(F.struct("seen", "vain")).alias("proof"))
+        .select(*evidence(**named("refused"), operations=F.array("proof.seen", "proof.vain")))
     )
 
 

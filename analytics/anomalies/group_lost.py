@@ -7,6 +7,7 @@ from pyspark.sql.window import Window as W
 from analytics.common import intervals
 from analytics.common.schema import evidence
 from analytics.common.table_store import is_never_any, settled
+from analytics.tables.dead_letters import read_of
 from analytics.tables.group_standing import lasting
 from analytics.tables.groups import (
     GROUP,
@@ -56,10 +57,11 @@ def group_lost(tables: Tables) -> DataFrame:
 def _judged(tables: Tables) -> DataFrame:
     """Return the groups that stood, as `groups_of`, with `purged_id`.
 
-    Not those in which what nobody was seen to be given may have become a dead letter.
+    Not those in which what nobody was seen to be given may have become a dead letter that nobody
+    has read.
     """
     groups = with_application(groups_of(tables.worked), tables)
-    is_open = F.col("attempts_max").isNotNull() & (F.col("hidden") >= F.col("attempts_max"))
+    may_be = F.col("attempts_max").isNotNull() & (F.col("hidden") >= F.col("attempts_max"))
     purged = (
         tables.asides.where(F.col("f").isin("purge", "purged"))
         .groupBy("run_id", "topic")
@@ -67,13 +69,18 @@ def _judged(tables: Tables) -> DataFrame:
     )
     groups = _with_floors(groups, tables)
     judged = F.col("stood") & F.col("start").isNotNull() & ~F.col("is_application")
-    return groups.where(judged & ~is_open).join(F.broadcast(purged), ["run_id", "topic"], "left")
+    known = settled(groups.where(judged))
+    read = settled(read_of(known, tables).withColumn("is_read", F.lit(True)))
+    known = known.join(read, list(GROUP), "left")
+    known = known.withColumn("is_read", F.coalesce("is_read", F.lit(False))).drop("floor")
+    is_open = may_be & ~F.col("is_read")
+    return known.where(~is_open).join(F.broadcast(purged), ["run_id", "topic"], "left")
 
 
 def _with_floors(groups: DataFrame, tables: Tables) -> DataFrame:
     """Let what a node has collected count as settled."""
     known = groups.join(F.broadcast(tables.collected), ["run_id", "topic"], "left")
-    return known.withColumn("until", F.greatest("until", "floor")).drop("floor")
+    return known.withColumn("until", F.greatest("until", "floor"))
 
 
 def _explained(tables: Tables, groups: DataFrame, takes: DataFrame) -> DataFrame:
@@ -83,6 +90,6 @@ def _explained(tables: Tables, groups: DataFrame, takes: DataFrame) -> DataFrame
     one = (F.col("id").alias("first"), F.col("id").alias("last"))
     letters = letters_of(tables.told, tables.worked).select(*GROUP, *one)
     often = F.col("attempt") + F.col("hidden") >= F.col("attempts_max")
-    limits = groups.select(*GROUP, "hidden", "attempts_max")
+    limits = groups.where(~F.col("is_read")).select(*GROUP, "hidden", "attempts_max")
     maybe = leases_of(takes).join(F.broadcast(limits), list(GROUP)).where(often)
     return done.unionByName(letters).unionByName(maybe.select(*GROUP, *one))

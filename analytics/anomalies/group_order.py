@@ -34,6 +34,31 @@ def group_order(tables: Tables) -> DataFrame:
         .unionByName(_attempts(leases))
         .unionByName(_tokens(of_standing))
         .unionByName(_settled_before(tables, stood, of_standing))
+        .unionByName(_doubled(leases))
+        .unionByName(_overtaken(tables, leases))
+    )
+
+
+def _doubled(leases: DataFrame) -> DataFrame:
+    """Find ids that one answer leases twice."""
+    of_answer = leases.groupBy(*ID, "seen").agg(F.count(F.lit(1)).alias("times"))
+    found = of_answer.where(F.col("times") > 1).groupBy(*ID).agg(F.min("seen").alias("seen"))
+    return found.select(*evidence(**named("doubled"), operations=F.array("seen")))
+
+
+def _overtaken(tables: Tables, leases: DataFrame) -> DataFrame:
+    """Find ids that were given for the first time after one above them was, by the tokens."""
+    groups = groups_of(tables.worked).where(F.col("stood") & ~F.col("may_be_ordered"))
+    own = leases.join(F.broadcast(groups.select(*GROUP)), list(GROUP), "leftsemi")
+    lease = F.min(F.struct("token", "attempt", "seen")).alias("lease")
+    first = own.groupBy(*ID).agg(lease).where(F.col("lease.attempt") == 1)
+    # A group's ids, in one window: a task's, as many as they are.
+    before = W.partitionBy(*GROUP).orderBy("token").rangeBetween(W.unboundedPreceding, -1)
+    return (
+        first.select(*ID, F.col("lease.token").alias("token"), F.col("lease.seen").alias("seen"))
+        .withColumn("highest", F.max(F.struct("id", "seen")).over(before))
+        .where(F.col("id") < F.col("highest.id"))
+        .select(*evidence(**named("overtaken"), operations=F.array("highest.seen", "seen")))
     )
 
 

@@ -6,6 +6,8 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
 from analytics.common.table_store import settled
+from analytics.tables.groups import every_letter_of
+from analytics.tables.suspects import TOPIC_BUCKET, only
 from analytics.tables.tables import Tables, contents_of, seen_by
 
 DIGITS = 8  # of a digest that are shown
@@ -14,10 +16,51 @@ DIGITS = 8  # of a digest that are shown
 def inconsistent_id(tables: Tables) -> DataFrame:
     """Find ids that acknowledgments, answers or nodes tell apart.
 
-    The smaller (producer, counter) is the evidence's, the greatest other one its `detail`. Where
-    applications recorded, it is the contents' digests that differ, and `detail` has two of them.
+    So do dead letters, which nobody put. The smaller (producer, counter) is the evidence's, the
+    greatest other one its `detail`. Where applications recorded, it is the contents' digests that
+    differ, and `detail` has two of them.
     """
-    return _told_apart(tables).unionByName(_differing(tables))
+    apart = settled(_told_apart(tables))
+    return apart.unionByName(_differing(tables)).unionByName(_letters(apart, tables))
+
+
+def _letters(apart: DataFrame, tables: Tables) -> DataFrame:
+    """Find dead letters where something stands that somebody put, and nothing else."""
+    letters = settled(every_letter_of(tables.told, tables.worked))
+    here = letters.select(
+        "run_id",
+        F.col("stands_in").alias("topic"),
+        F.col("stands_at").alias("id"),
+        intervals.bucket_of(F.col("stands_at")).alias("bucket"),
+        F.col("seen"),
+        F.concat_ws(" ", F.lit("letter"), "topic", "group", F.col("id").cast("string")).alias(
+            "letter"
+        ),
+    )
+    places = only(tables.places, here, TOPIC_BUCKET)
+    content = F.struct("producer", (F.col("id") + F.col("shift")).alias("counter"))
+    return (
+        here.join(places, list(TOPIC_BUCKET))
+        .where(F.col("id").between(F.col("first"), F.col("last")))
+        .join(apart.select("run_id", "topic", "id"), ["run_id", "topic", "id"], "leftanti")
+        .groupBy("run_id", "topic", "id")
+        .agg(
+            F.min(content).alias("content"),
+            F.min("seen").alias("seen"),
+            F.min("letter").alias("letter"),
+        )
+        .select(
+            *evidence(
+                run_id=F.col("run_id"),
+                topic=F.col("topic"),
+                id=F.col("id"),
+                producer=F.col("content.producer"),
+                counter=F.col("content.counter"),
+                detail=F.col("letter"),
+                operations=F.array("seen"),
+            )
+        )
+    )
 
 
 def _differing(tables: Tables) -> DataFrame:

@@ -18,6 +18,7 @@ from analytics.tables.groups import (
     leases_of,
     named,
     ordered_of,
+    said_keys_of,
     takes_of,
 )
 from analytics.tables.tables import Tables
@@ -31,12 +32,23 @@ def key_order(tables: Tables) -> DataFrame:
         return tables.worked.select(*evidence())
     ordered = F.broadcast(ordered_of(tables.worked))
     takes = settled(takes_of(tables.worked).join(ordered, list(GROUP), "leftsemi"))
-    keys = settled(keys_of(takes))
+    keys = settled(keys_of(said_keys_of(takes)))
     leases = settled(leases_of(takes).join(keys, list(ID)))
     return (
-        _together(leases)
+        _changed(tables)
+        .unionByName(_together(leases))
         .unionByName(_again(leases))
         .unionByName(_held(leases, _acks(takes).join(keys, list(ID))))
+    )
+
+
+def _changed(tables: Tables) -> DataFrame:
+    """Find ids of which two answers say different keys, in whatever group."""
+    one = F.struct("key", "seen")
+    said = said_keys_of(takes_of(tables.worked)).groupBy(*ID)
+    ids = said.agg(F.min(one).alias("least"), F.max(one).alias("most"))
+    return ids.where(F.col("least.key") != F.col("most.key")).select(
+        *evidence(**named("changed"), operations=F.array("least.seen", "most.seen"))
     )
 
 

@@ -193,6 +193,11 @@ def _passings(tables: Tables) -> DataFrame:
     done = steps.where((F.col("f") == "ack") & F.col("first").isNull())
     stored = steps.where(F.col("cursor").isNotNull())
     own = (*OWNER, "at", "t_ns")
+    is_drained = (F.col("f") == "phase") & (F.col("phase") == "drained")
+    drained = tables.asides.where(is_drained & F.col("client_id").isNotNull()).select(
+        *OWNER, one_host(), "t_ns", F.col("last_id").alias("passed")
+    )
+    asked = asked.unionByName(drained)
     return asked.unionByName(done.select(*own, F.col("last").alias("passed"))).unionByName(
         stored.select(*own, F.col("cursor").alias("passed"))
     )

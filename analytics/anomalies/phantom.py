@@ -1,4 +1,4 @@
-"""A publication that nobody ever tried to put."""
+"""A publication that nobody ever tried to put, and that was seen, or taken."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -6,6 +6,7 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import evidence
 from analytics.common.table_store import settled
+from analytics.tables.counters import untried_of
 from analytics.tables.runs import counters_of_places
 from analytics.tables.tables import Tables, seen_by
 
@@ -13,7 +14,9 @@ PRODUCER = ("run_id", "topic", "producer")
 
 
 def phantom(tables: Tables) -> DataFrame:
-    """Find (producer, topic, counter) that stands somewhere, and in no PUT's invoke."""
+    """Find (producer, topic, counter) that stands somewhere, and in no PUT's invoke; or is the
+    first one of those that none held, between two that were taken.
+    """
     # What was acknowledged was tried: only places that rest on deliveries are in question.
     seen = counters_of_places(tables.unclear_places).unionByName(
         tables.journaled, allowMissingColumns=True
@@ -24,7 +27,10 @@ def phantom(tables: Tables) -> DataFrame:
         .withColumn("id", F.col("counter") - F.col("shift"))
         .select(*PRODUCER, "id", "counter")
     )
-    return seen_by(rows, tables, "id", "counter", "sighting").select(
+    seen_ones = seen_by(rows, tables, "id", "counter", "sighting").unionByName(
+        _skipped(rows, tables)
+    )
+    return seen_ones.select(
         *evidence(
             run_id=F.col("run_id"),
             topic=F.col("topic"),
@@ -33,4 +39,18 @@ def phantom(tables: Tables) -> DataFrame:
             counter=F.col("counter"),
             operations=F.array_compact(F.array("sighting")),
         )
+    )
+
+
+def _skipped(seen: DataFrame, tables: Tables) -> DataFrame:
+    """Return the first counters of the holes of which nothing was seen."""
+    holes = settled(untried_of(tables.puts))
+    own = seen.select(*(F.col(name).alias(f"seen_{name}") for name in (*PRODUCER, "counter")))
+    same = [F.col(name) == F.col(f"seen_{name}") for name in PRODUCER]
+    inside = F.col("seen_counter").between(F.col("first"), F.col("last"))
+    return holes.join(own, [*same, inside], "leftanti").select(
+        *PRODUCER,
+        F.lit(None).cast("bigint").alias("id"),
+        F.col("first").alias("counter"),
+        F.col("seen").alias("sighting"),
     )

@@ -1,4 +1,4 @@
-"""Times that go back along a topic's ids, and ids that have two times, or two keys or headers."""
+"""Times that go back, of ids, batches and clocks, and ids of two times, or two keys or headers."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -6,7 +6,11 @@ from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.schema import DIGEST_DIGITS, KEY, evidence, operation
-from analytics.common.table_store import settled
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables import as_of
+from analytics.tables.lives import EVER
+from analytics.tables.runs import acknowledged_runs, counters_of_puts, one_host
+from analytics.tables.suspects import PRODUCER, only
 from analytics.tables.tables import Tables
 
 TOPIC = ("run_id", "topic")
@@ -23,6 +27,8 @@ def properties(tables: Tables) -> DataFrame:
     times = settled(_times(runs))
     return (
         _back(times)
+        .unionByName(_of_batches(times, tables))
+        .unionByName(_behind_the_clock(times, tables))
         .unionByName(_two(times, "time", "at_ms"))
         .unionByName(_two(_contents(tables.told, runs), "content", "digest"))
     )
@@ -79,6 +85,76 @@ def _back(times: DataFrame) -> DataFrame:
                 other_id=-F.col("latest.minus_id"),
                 detail=_detail("back", F.col("latest.at_ms"), F.col("least.at_ms")),
                 operations=F.array("latest.seen", "least.seen"),
+            )
+        )
+    )
+
+
+def _of_batches(times: DataFrame, tables: Tables) -> DataFrame:
+    """Find batches of which two publications are said to have two times."""
+    ids = settled(times.withColumn("bucket", intervals.bucket_of(F.col("id"))))
+    batches = acknowledged_runs(tables.puts).where(F.col("first") < F.col("last"))
+    runs = batches.select(*TOPIC, "first", "last", F.col("first").alias("first_id"))
+    pieces = only(intervals.split(runs), ids, (*TOPIC, "bucket"))
+    return (
+        ids.join(pieces.distinct(), [*TOPIC, "bucket"])
+        .where(F.col("id").between(F.col("first"), F.col("last")))
+        .groupBy(*TOPIC, F.col("first_id").alias("id"))
+        .agg(F.min("least").alias("least"), F.max("most").alias("most"))
+        .where(F.col("least.at_ms") != F.col("most.at_ms"))
+        .select(
+            *evidence(
+                run_id=F.col("run_id"),
+                topic=F.col("topic"),
+                id=F.col("id"),
+                detail=_detail("batch", F.col("least.at_ms"), F.col("most.at_ms")),
+                operations=F.array("least.seen", "most.seen"),
+            )
+        )
+    )
+
+
+def _behind_the_clock(times: DataFrame, tables: Tables) -> DataFrame:
+    """Find what has a smaller time than somebody was told, of any topic, before it was sent."""
+    firsts = acknowledged_runs(tables.puts).select(
+        *PRODUCER, F.col("first").alias("id"), F.col("first_counter").alias("counter")
+    )
+    named = settled(
+        firsts.join(times, list(ID))
+        .select(*PRODUCER, "id", "counter", "least")
+        .withColumn("bucket", intervals.bucket_of(F.col("counter")))
+    )
+    if is_never_any(named):
+        return named.select(*evidence())
+    where = (*PRODUCER, "bucket")
+    tries = only(counters_of_puts(tables.puts.where(F.col("outcome") != "fail")), named, where)
+    tries = tries.select(
+        *where, "first", "last", one_host(), F.coalesce("invoke_ns", F.lit(EVER)).alias("sent_ns")
+    )
+    asks = (
+        named.join(tries, list(where))
+        .where(F.col("counter").between(F.col("first"), F.col("last")))
+        .groupBy(*PRODUCER, "id", "counter", "least")
+        .agg(F.min("at").alias("at"), F.max("at").alias("other_at"), F.min("sent_ns").alias("t_ns"))
+        .where(F.col("at") == F.col("other_at"))
+        .select("*", F.col("least.at_ms").alias("known"))
+    )
+    latest = F.array_max(F.transform("times", lambda run: run[2]))
+    mark = F.struct(latest.alias("value"), "process", "op_id").alias("mark")
+    marks = tables.told.where(F.size("times") > 0).select(
+        "run_id", one_host(), F.col("end_ns").alias("t_ns"), mark
+    )
+    behind = as_of.overtaken(asks, marks, ("run_id", "at"))
+    return (
+        behind.groupBy(*ID)
+        .agg(F.max("mark").alias("mark"), F.min("least").alias("least"))
+        .select(
+            *evidence(
+                run_id=F.col("run_id"),
+                topic=F.col("topic"),
+                id=F.col("id"),
+                detail=_detail("clock", F.col("mark.value"), F.col("least.at_ms")),
+                operations=F.array(operation("mark.process", "mark.op_id"), "least.seen"),
             )
         )
     )

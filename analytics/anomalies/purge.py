@@ -35,6 +35,48 @@ def purge(tables: Tables) -> DataFrame:
         .unionByName(_of_expiry(expired, tables))
         .unionByName(_of_expiry(gaps, tables))
         .unionByName(_alive(tables))
+        .unionByName(_late(tables))
+    )
+
+
+def _late(tables: Tables) -> DataFrame:
+    """Find the lowest id of an answer that had expired by the clock of the leader that stored it,
+    and gave it.
+    """
+    led = tables.led
+    if is_never_any(led):
+        return (
+            led.select(*KEY)
+            .withColumns({"client_id": F.lit(""), "topic": F.lit(""), "id": F.lit(0)})
+            .select(*_evidence("late", F.lit(None)))
+        )
+    gets = (
+        tables.deliveries.where(~F.col("tells_of_purge"))
+        .join(led, list(KEY))
+        .select(
+            *ROW, "node", "term", one_host(), "first", "last", F.col("invoke_ns").alias("asked_ns")
+        )
+    )
+    stored = acknowledged_runs(tables.puts).where(
+        ~F.col("duplicate") & F.col("expires").isNotNull()
+    )
+    puts = stored.join(led, list(KEY)).select(
+        *("run_id", "topic", "node", "term"),
+        one_host(),
+        F.explode("expires").alias("run"),
+        F.col("first").alias("put_first"),
+        F.col("last").alias("put_last"),
+        F.col("end_ns").alias("put_ns"),
+    )
+    low = F.greatest("first", "put_first", F.col("run")[0])
+    high = F.least("last", "put_last", F.col("run")[1])
+    passed = (F.col("asked_ns") - F.col("put_ns")) * 99
+    return (
+        gets.join(settled(puts), ["run_id", "topic", "node", "term", "at"])
+        .where((low <= high) & (passed > F.col("run")[2] * (100 * NS_OF_MS)))
+        .groupBy(*ROW)
+        .agg(F.min(low).alias("id"))
+        .select(*_evidence("late", F.lit(None)))
     )
 
 

@@ -7,6 +7,7 @@ from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables import as_of
 from analytics.tables.following import known_of, silent_of
+from analytics.tables.idle import idle_of
 from analytics.tables.runs import one_host
 from analytics.tables.tables import Tables, with_application
 
@@ -18,9 +19,10 @@ def stale_read(tables: Tables) -> DataFrame:
     anybody.
 
     `nothing`: a GET was told that there is nothing above its cursor. `start`: a new subscription
-    begins below what its topic was known to have reached. `id` is the highest id known before,
-    `other_id` the cursor or the start. A GET need not know of what lies below its subscription.
-    Clocks are compared, so only on one host.
+    begins below what its topic was known to have reached. `idle`: a TAKE was told nothing, though
+    it could have been given something. `id` is the highest id known before, `other_id` the cursor
+    or the start. A GET need not know of what lies below its subscription. Clocks are compared, so
+    only on one host.
     """
     known = settled(known_of(tables.puts, tables.gets))
     nothing = _above_starts(as_of.overtaken(_empty_answers(tables), known, TIMELINE), tables.acts)
@@ -33,15 +35,22 @@ def stale_read(tables: Tables) -> DataFrame:
             {"known": F.lit(None).cast("bigint"), "detail": F.lit("nothing")}
         ).select(*nothing.columns)
     )
-    return nothing.unionByName(below).select(
-        *evidence(
-            run_id=F.col("run_id"),
-            topic=F.col("topic"),
-            client_id=F.col("client_id"),
-            id=F.col("mark.value"),
-            other_id=F.col("known"),
-            detail=F.col("detail"),
-            operations=F.array(operation("mark.process", "mark.op_id"), operation()),
+    idle = idle_of(tables, known).withColumns(
+        {"known": F.lit(None).cast("bigint"), "detail": F.lit("idle")}
+    )
+    return (
+        nothing.unionByName(below)
+        .unionByName(idle.select(*nothing.columns))
+        .select(
+            *evidence(
+                run_id=F.col("run_id"),
+                topic=F.col("topic"),
+                client_id=F.col("client_id"),
+                id=F.col("mark.value"),
+                other_id=F.col("known"),
+                detail=F.col("detail"),
+                operations=F.array(operation("mark.process", "mark.op_id"), operation()),
+            )
         )
     )
 

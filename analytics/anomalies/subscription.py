@@ -115,7 +115,15 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
             *(*KEY, "client_id", "topic", "start", "start_id", "invoke_ns", "end_ns"), one_host()
         )
     )
-    if is_never_any(subs):
+    of_groups_ = (F.col("f") == "group") & F.col("start").isNotNull() & F.col("group").isNotNull()
+    new_group = of_groups_ & (F.col("outcome") == "ok") & ~F.col("resumed")
+    groups = settled(
+        tables.worked.where(new_group & F.col("last_id").isNotNull()).select(
+            *(*KEY, "client_id", "topic", "start", F.col("last_id").alias("start_id")),
+            *("invoke_ns", "end_ns", one_host()),
+        )
+    )
+    if is_never_any(subs) and is_never_any(groups):
         return subs.select(*_evidence("start"))
     at_id = subs.where(F.col("start").rlike("^[0-9]+$"))
     wrong = at_id.where(F.col("start").cast("bigint") - 1 != F.col("start_id"))
@@ -130,8 +138,10 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
         .select(*columns)
         .distinct()
     )
-    at_time = subs.where(F.col("start").rlike("^@[0-9]+$")).withColumn(
-        "from_ms", F.substring("start", 2, 20).cast("bigint")
+    at_time = (
+        subs.unionByName(groups)
+        .where(F.col("start").rlike("^@[0-9]+$"))
+        .withColumn("from_ms", F.substring("start", 2, 20).cast("bigint"))
     )
     runs = tables.told.select("run_id", "topic", F.explode("times").alias("run"))
     ends = runs.select(

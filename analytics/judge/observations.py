@@ -34,7 +34,7 @@ def observe(history: History) -> Observations:
     waiting = sorted(f"{row.topic} {row.group}" for row in _waiting(tables))
     return Observations(
         acknowledged=acknowledged,
-        delivered=_total(tables.doubts.delivered.agg(F.sum("marks.length"))),
+        delivered=_total(tables.doubts.delivered.agg(F.sum("marks.length"))) + _leased(tables),
         recovered=_length(_recovered(tables)),
         undrained_count=undrained.count(),
         undrained=tuple(f"{row.client_id} {row.topic}" for row in shown),
@@ -71,6 +71,15 @@ def _total(sums: DataFrame) -> int:
     total = sums.first()
     assert total is not None, "an aggregate without groups has one row"
     return int(total[0] or 0)
+
+
+def _leased(tables: Tables) -> int:
+    """Return how many publications workers were given, repeats included."""
+    takes = tables.worked.where((F.col("f") == "take") & (F.col("outcome") == "ok"))
+    if is_never_any(takes):
+        return 0
+    runs = takes.select(F.explode("leases").alias("run"))
+    return _total(runs.agg(F.sum(F.col("run")[1] - F.col("run")[0] + 1)))
 
 
 def _acknowledged(tables: Tables) -> int:
@@ -116,9 +125,13 @@ def _waiting(tables: Tables) -> list[Any]:
     if is_never_any(tables.worked):
         return []
     is_settled = (F.col("f") == "phase") & (F.col("phase") == "settled")
-    seen = tables.asides.where(is_settled).select(*GROUP).distinct()
+    said = tables.asides.where(is_settled).groupBy(*GROUP)
+    seen = said.agg(F.min(F.coalesce("last_id", F.lit(0))).alias("settled_id"))
     stood = groups_of(tables.worked).where(F.col("stood") & F.col("start").isNotNull())
-    return stood.join(seen, list(GROUP), "leftanti").select("topic", "group").collect()
+    # Such a row is believed as far as an answer has said it.
+    is_told = F.col("settled_id") <= F.coalesce("until", F.lit(0))
+    known = stood.join(seen, list(GROUP), "left").where(~F.coalesce(is_told, F.lit(False)))
+    return known.select("topic", "group").collect()
 
 
 def _unplaced(tables: Tables) -> DataFrame:

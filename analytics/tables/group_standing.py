@@ -26,7 +26,7 @@ def controls_of(worked: DataFrame) -> DataFrame:
             *(*GROUP, "f", "outcome", "end_ns", "process", "op_id", "client_id"),
             F.coalesce("invoke_ns", F.lit(EVER)).alias("from_ns"),
             one_host(),
-            *("resumed", "start", "last_id"),
+            *("resumed", "start", "last_id", "attempt"),
         )
     )
 
@@ -80,10 +80,16 @@ def of_groups(tables: Tables) -> DataFrame:
     denied = standing(ours.where(is_denied).drop("leases"), controls, GROUP)
     forgotten = standing(_of_ours(news, tables), controls, GROUP)
     gone = _gone(ours.where(F.col("outcome") == "ok"), controls)
+    found = (F.col("f") == "group") & (F.col("outcome") == "ok") & F.col("resumed")
+    first = controls.where(found & (F.col("attempt") == 1)).withColumnRenamed(
+        "from_ns", "invoke_ns"
+    )
+    kept = _gone(_of_ours(first, tables), controls)
     return (
         answered.where(count > F.col("max_count")).select(*_row("limit"))
         .unionByName(others.select(*_row("start")))
         .unionByName(gone.select(*_row("unsubscribed")))
+        .unionByName(kept.select(*_row("kept")))
         .unionByName(denied.select(*_row("denied", "made")))
         .unionByName(forgotten.select(*_row("forgotten", "made")))
     )  # fmt: skip
@@ -94,7 +100,7 @@ def _of_ours(rows: DataFrame, tables: Tables) -> DataFrame:
 
 
 def _gone(takes: DataFrame, controls: DataFrame) -> DataFrame:
-    """Return the TAKEs during which their group surely did not stand."""
+    """Return the TAKEs, or who found a group, during which else it surely did not stand."""
     theirs = _theirs(controls)
     same = [F.col(name) == F.col(f"its_{name}") for name in GROUP]
     ended = theirs.where((F.col("its_f") == "ungroup") & (F.col("its_outcome") == "ok"))
@@ -108,8 +114,10 @@ def _gone(takes: DataFrame, controls: DataFrame) -> DataFrame:
     is_over = (F.col("its_outcome") == "ok") & (F.col("its_end_ns") < F.col("left_ns"))
     is_away = (F.col("its_from_ns") > F.col("end_ns")) | F.coalesce(is_over, F.lit(False))
     may_stand = (F.col("its_at") != F.col("at")) | ~is_away
+    is_own = [F.col(name) == F.col(f"its_{name}") for name in ("process", "op_id")]
     makes = theirs.where(F.col("its_f") == "group")
-    return known.join(F.broadcast(makes), [*same, may_stand], "leftanti")
+    stood = [*same, may_stand & ~(is_own[0] & is_own[1])]
+    return known.join(F.broadcast(makes), stood, "leftanti")
 
 
 def unstored_of(tables: Tables) -> DataFrame:

@@ -14,6 +14,7 @@ from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.schema import DIGEST_DIGITS, KEY, OF_GROUPS, operation
+from analytics.tables.lives import EVER
 from analytics.tables.runs import one_host
 
 GROUP: Final = ("run_id", "topic", "group")
@@ -80,7 +81,14 @@ def unmoved(worked: DataFrame) -> DataFrame:
 
 
 def takes_of(worked: DataFrame) -> DataFrame:
-    """Return the TAKEs of known groups, with `at`, `step` and `seen`, the operation."""
+    """Return the TAKEs of known groups that were not moved, as `every_take_of`."""
+    return every_take_of(unmoved(worked.where(F.col("group").isNotNull())))
+
+
+def every_take_of(worked: DataFrame) -> DataFrame:
+    """Return the TAKEs of known groups, with `at`, `step`, `seen`, the operation, and of their step
+    when it was first sent (`begun_ns`) and how often (`sendings`).
+    """
     is_alone = F.col("number").isNull()
     step = F.struct(
         F.when(is_alone, F.col("process")).alias("process"),
@@ -89,8 +97,15 @@ def takes_of(worked: DataFrame) -> DataFrame:
         F.when(~is_alone, F.coalesce("epoch", F.lit(-1))).alias("epoch"),
         F.col("number"),
     ).alias("step")
-    takes = unmoved(worked.where(F.col("group").isNotNull())).where(F.col("f") == "take")
-    return takes.select("*", one_host(), step, operation().alias("seen"))
+    takes = worked.where((F.col("f") == "take") & F.col("group").isNotNull())
+    of_step = W.partitionBy(*GROUP, "step")
+    sent_ns = F.coalesce("invoke_ns", F.lit(EVER))
+    return takes.select("*", one_host(), step, operation().alias("seen")).withColumns(
+        {
+            "begun_ns": F.min(sent_ns).over(of_step),
+            "sendings": F.count(F.lit(1)).over(of_step),
+        }
+    )
 
 
 def leases_of(takes: DataFrame) -> DataFrame:
@@ -102,11 +117,23 @@ def leases_of(takes: DataFrame) -> DataFrame:
     return intervals.exploded(rows, "id")
 
 
-def keys_of(takes: DataFrame) -> DataFrame:
-    """Return `key`, its digest, of each id of a group that an answer says to have one."""
-    rows = takes.where(F.col("outcome") == "ok").select(*GROUP, "keys", F.posexplode("keyed"))
-    key = F.substr("keys", F.col("pos") * DIGEST_DIGITS + 1, F.lit(DIGEST_DIGITS))
-    return rows.groupBy(*GROUP, F.col("col").alias("id")).agg(F.min(key).alias("key"))
+def said_keys_of(takes: DataFrame) -> DataFrame:
+    """Return `key`, its digest, of each id that an answer leases, and `seen`. Of an answer that
+    names keys of others, "" where it names none.
+    """
+    rows = takes.where((F.col("outcome") == "ok") & (F.size("keyed") > 0))
+    runs = rows.select(*GROUP, "seen", "keyed", "keys", F.explode("leases").alias("run"))
+    bounds = {"first": F.col("run")[0], "last": F.col("run")[1]}
+    ids = intervals.exploded(runs.withColumns(bounds).drop("run"), "id")
+    place = F.array_position("keyed", F.col("id"))
+    start = (place - 1) * DIGEST_DIGITS + 1
+    key = F.when(place > 0, F.substr("keys", start, F.lit(DIGEST_DIGITS))).otherwise("")
+    return ids.select(*ID, "seen", key.alias("key"))
+
+
+def keys_of(said: DataFrame) -> DataFrame:
+    """Return the key of each id that has one, of `said_keys_of`; the lowest that is said."""
+    return said.where(F.col("key") != "").groupBy(*ID).agg(F.min("key").alias("key"))
 
 
 def ordered_of(worked: DataFrame) -> DataFrame:
@@ -129,18 +156,27 @@ def accepted_of(takes: DataFrame) -> DataFrame:
     return acks.where(~F.coalesce(is_lost, F.lit(False)))
 
 
-def given_back_of(takes: DataFrame) -> DataFrame:
-    """Return a row an id that a nak or an extension names that did not fail."""
-    said = _said(takes, "naks").unionByName(_said(takes, "extends"))
-    return intervals.exploded(said, "id")
+def settlements_of(takes: DataFrame) -> DataFrame:
+    """Return a row an id that an ack, a nak or an extension (`word`) names that did not fail, with
+    its `ms`; `is_lost`: it was answered that this was in vain.
+    """
+    runs = [_said(takes, name) for name in ("acks", "naks", "extends")]
+    said = intervals.exploded(runs[0].unionByName(runs[1]).unionByName(runs[2]), "id")
+    is_lost = F.exists("lost", lambda run: F.col("id").between(run[0], run[1]))
+    answered = F.col("outcome") == "ok"
+    return said.withColumn("is_lost", answered & F.coalesce(is_lost, F.lit(False))).drop("lost")
 
 
 def _said(takes: DataFrame, name: str) -> DataFrame:
     rows = takes.where(F.col("outcome") != "fail").withColumn("run", F.explode(name))
     columns = ("client_id", "epoch", "at", "step", "seen", "invoke_ns", "end_ns", "lost")
+    of_step = ("outcome", "attempt", "number", "begun_ns", "sendings")
     token, first, last = (F.col("run")[place] for place in range(3))
+    ms = F.lit(0).cast("bigint") if name == "acks" else F.col("run")[3]
     return rows.select(
-        *GROUP, *columns, token.alias("token"), first.alias("first"), last.alias("last")
+        *(*GROUP, *columns, *of_step),
+        *(token.alias("token"), first.alias("first"), last.alias("last")),
+        *(F.lit(name).alias("word"), ms.alias("ms")),
     )
 
 
@@ -153,20 +189,17 @@ def groups_of(worked: DataFrame) -> DataFrame:
     answer shows.
     """
     f, ok, failed = F.col("f"), F.col("outcome") == "ok", F.col("outcome") == "fail"
-    made, took = (f == "group") & ok, f == "take"
-    may_hide = took & F.col("max_count").isNotNull() & ~failed
-    least_ns = F.coalesce("least_ms", F.lit(LEASE_MS)) * NS_OF_MS
-    is_slow = F.coalesce(F.col("end_ns") - F.col("invoke_ns") >= least_ns, F.lit(True))
-    may_hide = may_hide & (~ok | ~F.col("attempt").eqNullSafe(F.lit(1)) | is_slow)
+    made = (f == "group") & ok
     told = F.struct("last_id", "process", "op_id")
+    may_be_ordered = (f == "group") & ~failed & F.coalesce("ordered_by_key", F.lit(False))
     named = unmoved(worked.where(F.col("group").isNotNull()))
-    least = F.min("lease_ms").over(W.partitionBy(*GROUP)).alias("least_ms")
-    found = named.select("*", least).groupBy(*GROUP).agg(
+    found = named.select("*", may_hide()).groupBy(*GROUP).agg(
         _has_stood().alias("stood"),
         F.min(F.when(made, F.col("last_id"))).alias("start"),
         F.max(F.when(made, told)).alias("told"),
         F.min(F.when((f == "group") & ~failed, F.col("max_attempts"))).alias("attempts_max"),
-        F.count_if(may_hide).alias("hidden"),
+        F.count_if("may_hide").alias("hidden"),
+        (F.count_if(may_be_ordered) > 0).alias("may_be_ordered"),
     )  # fmt: skip
     return found.select(
         *GROUP,
@@ -176,10 +209,27 @@ def groups_of(worked: DataFrame) -> DataFrame:
         F.when(F.col("told").isNotNull(), operation("told.process", "told.op_id")).alias("made_by"),
         "attempts_max",
         "hidden",
+        "may_be_ordered",
     )
 
 
+def may_hide() -> Column:
+    """Return `may_hide`, of a group's rows: whether it may have been given what no answer shows."""
+    ok, failed = F.col("outcome") == "ok", F.col("outcome") == "fail"
+    least_ms = F.min("lease_ms").over(W.partitionBy(*GROUP))
+    least_ns = F.coalesce(least_ms, F.lit(LEASE_MS)) * NS_OF_MS
+    is_slow = F.coalesce(F.col("end_ns") - F.col("invoke_ns") >= least_ns, F.lit(True))
+    took = (F.col("f") == "take") & F.col("max_count").isNotNull() & ~failed
+    return (took & (~ok | ~F.col("attempt").eqNullSafe(F.lit(1)) | is_slow)).alias("may_hide")
+
+
 def letters_of(told: DataFrame, worked: DataFrame) -> DataFrame:
+    """Return a row a dead letter and answer, of groups that were not moved."""
+    letters = every_letter_of(told, worked)
+    return letters.join(F.broadcast(moved_of(worked)), list(GROUP), "leftanti")
+
+
+def every_letter_of(told: DataFrame, worked: DataFrame) -> DataFrame:
     """Return a row a dead letter and answer: `topic`, `group`, `id` are those that it is from;
     `stands_in`, `stands_at`: where it stands.
     """
@@ -187,7 +237,7 @@ def letters_of(told: DataFrame, worked: DataFrame) -> DataFrame:
     gets = told.where(F.col("f") == "get").select(*columns)
     takes = worked.where((F.col("f") == "take") & (F.col("outcome") == "ok")).select(*columns)
     rows = gets.unionByName(takes).withColumn("letter", F.explode("letters"))
-    letters = rows.select(
+    return rows.select(
         "run_id",
         F.col("letter.topic").alias("topic"),
         F.col("letter.group").alias("group"),
@@ -198,7 +248,6 @@ def letters_of(told: DataFrame, worked: DataFrame) -> DataFrame:
         "end_ns",
         operation().alias("seen"),
     )
-    return letters.join(F.broadcast(moved_of(worked)), list(GROUP), "leftanti")
 
 
 def named(word: str | Column) -> dict[str, Column]:

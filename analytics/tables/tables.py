@@ -8,6 +8,7 @@ asides         the events that are of no PUT or GET, nor of what was handed over
 told           the ends that say when publications were stored, or which have keys and headers, or
                are dead letters
 expiring       the topics to which something was put that expires
+led            by which node in which term PUTs and GETs of such topics were answered
 collected      up to where a node has collected a topic of which nothing is gone otherwise
 worked         one row a `group`, `ungroup` or `take`: what it says and was answered (groups.py)
 ends           one row a run: `end_ns`, when its last event was
@@ -105,6 +106,7 @@ class Tables:
     asides: DataFrame
     told: DataFrame
     expiring: DataFrame
+    led: DataFrame
     collected: DataFrame
     worked: DataFrame
     ends: DataFrame
@@ -202,6 +204,7 @@ def build(
         asides=asides,
         told=keep("told", told_of(events) if is_timed else none_of(told_of(events))),
         expiring=expiring,
+        led=keep("led", led_of(events, expiring)),
         collected=collected,
         worked=worked,
         ends=keep("ends", ends_of(tallies)),
@@ -265,6 +268,15 @@ def expiring_of(events: DataFrame) -> DataFrame:
     """Return (run_id, topic) of the topics to which something was put that expires."""
     is_put = (F.col("f") == "put") & F.col("expires").isNotNull()
     return events.where(is_put).select("run_id", "topic").distinct()
+
+
+def led_of(events: DataFrame, expiring: DataFrame) -> DataFrame:
+    """Return (KEY, node, term) of the PUTs and GETs that were answered in those topics: mostly none
+    are.
+    """
+    is_answer = F.col("f").isin("put", "get") & (F.col("type") == "ok") & F.col("node").isNotNull()
+    answered = only(events.where(is_answer), expiring, ("run_id", "topic"))
+    return answered.where(F.col("term").isNotNull()).select(*KEY, "node", "term")
 
 
 def puts_of(pairs: DataFrame) -> DataFrame:

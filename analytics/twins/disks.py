@@ -104,12 +104,12 @@ def _acknowledged(run: Run) -> Iterator[tuple[Publication, int | None, RecordedO
                 told[put.client, put.topic, counter].setdefault(id_, put)
     acknowledged = set(told)
     for get in run.answers:
-        for id_, producer, counter in get.given:
-            if producer is not None and counter is not None:
-                publication = (producer, get.named, counter)
+        for given in get.given:
+            if given.producer is not None and given.counter is not None:
+                publication = (given.producer, get.named, given.counter)
                 if publication not in acknowledged and publication in run.knowledge.tries:
-                    told[publication].setdefault(id_, get)
+                    told[publication].setdefault(given.id, get)
     for publication, ids in told.items():
-        for id_, put in ids.items():
+        for id_, teller in ids.items():
             if id_ is not None or len(ids) == 1:
-                yield publication, id_, put
+                yield publication, id_, teller

@@ -515,7 +515,7 @@ def _has_read_letters(run: Run, group: GroupHistory) -> bool:
         and all(
             topic not in gone | run.expiring
             and any(
-                life.host == told.host and life.begin < begun and _is_read(life, told.end)
+                life.host == told.host and life.begin < begun and _is_read(run, life, told.end)
                 for life in run.standing.lives_of_topic.get(topic, ())
             )
             for topic in topics
@@ -523,9 +523,11 @@ def _has_read_letters(run: Run, group: GroupHistory) -> bool:
     )
 
 
-def _is_read(life: SubscribedSpan, since: Time) -> bool:
-    """Whether a life was told after a moment that there is no more, and given nothing unclear."""
-    is_clear = not any(get.corrupt for get in life.gets)
+def _is_read(run: Run, life: SubscribedSpan, since: Time) -> bool:
+    """Whether a life was told after a moment that there is no more. What does not check out may be
+    a letter.
+    """
+    is_clear = not any(get.corrupt for get in run.gets_of(life.client, life.topic))
     return is_clear and any(
         get.is_ok
         and not get.brought

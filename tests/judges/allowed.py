@@ -536,3 +536,233 @@ def a_dead_letter_is_of_what_expired_before_it_was_given(run: RunRecorder) -> se
     read = run.invoke("r", "get", "dl", last_id=0)
     run.complete(read, "ok", count=1, items=[], letters=[[1, "t", "g", 1]])
     return NOTHING
+
+
+# --- the same of tried_more.py --------------------------------------------------------------------
+
+
+@small
+def a_producer_begins_with_any_counter(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 7, 1)
+    stored(run, "p", 8, 2)
+    got(run, "s", 0, (1, "p", 7), (2, "p", 8))
+    return NOTHING
+
+
+@small
+def a_counter_that_failed_is_given_to_the_next_one(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1)
+    run.put("p", "t", 2, "fail", error="backlog_full")
+    stored(run, "p", 2, 2)
+    run.put("p", "t", 3, "fail", 4, error="backlog_full")
+    stored(run, "p", 3, 3)
+    return NOTHING
+
+
+@small
+def counters_of_unknown_outcome_stand_between_two(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1)
+    unclear(run, "p", 2, 3)
+    stored(run, "p", 5, 5)
+    got(run, "s", 0, *own(1, 2, 3, 4, 5))
+    return NOTHING
+
+
+@small
+def a_batch_has_one_time_in_two_answers(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, 3)
+    got(run, "s", 0, *own(1, 2), times=[[1, 2, 50]])
+    got(run, "s", 2, *own(3), times=[[3, 3, 50]])
+    return NOTHING
+
+
+@small
+def a_put_is_under_way_while_a_greater_time_is_told(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    run.sub("s", "u", 0)
+    put = run.invoke("p", "put", "t", counter=1, count=1)
+    run.put("q", "u", 1, "ok", first_id=1, last_id=1)
+    run.get("s", "u", 0, [[1, "q", 1, 1]], times=[[1, 1, 50]])
+    run.complete(put, "ok", first_id=1, last_id=1)
+    got(run, "s", 0, *own(1), times=[[1, 1, 40]])
+    return NOTHING
+
+
+@small
+def what_is_sent_again_has_the_time_of_its_first_try(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    run.sub("s", "u", 0)
+    unclear(run, "p", 1)
+    run.put("q", "u", 1, "ok", first_id=1, last_id=1)
+    run.get("s", "u", 0, [[1, "q", 1, 1]], times=[[1, 1, 50]])
+    stored(run, "p", 1, 1, session=1, duplicate=True)
+    got(run, "s", 0, *own(1), times=[[1, 1, 40]])
+    return NOTHING
+
+
+@small
+def what_waited_for_its_key_is_given_behind_higher_ones(run: RunRecorder) -> set[str]:
+    made(run, ordered_by_key=True)
+    publishes(run, 3)
+    take = begin(run, "a", 1)
+    end(run, take, 1, [[1, 1, 1], [3, 3, 1]], keyed=[1, 3], keys="a" * 16 + "b" * 16)
+    take = begin(run, "a", 2, acks=[[1, 1, 1]])
+    end(run, take, 2, [[2, 2, 1]], keyed=[2], keys="a" * 16)
+    return NOTHING
+
+
+@small
+def what_a_take_without_an_answer_had_comes_behind_higher_ones(run: RunRecorder) -> set[str]:
+    made(run)
+    publishes(run, 3)
+    run.complete(begin(run, "b", 1), "info", error="timeout")
+    took(run, "a", 1, 2, [3, 3, 1])
+    run.wait(2000)
+    took(run, "a", 2, 3, [1, 2, 2], acks=[[2, 3, 3]])
+    return NOTHING
+
+
+@small
+def an_ack_is_refused_when_its_lease_had_run_out(run: RunRecorder) -> set[str]:
+    made(run)
+    publishes(run, 1)
+    took(run, "a", 1, 1, [1, 1, 1])
+    run.wait(2000)
+    took(run, "b", 1, 2, [1, 1, 2])
+    took(run, "a", 2, 0, acks=[[1, 1, 1]], lost=[[1, 1]])
+    return NOTHING
+
+
+@small
+def an_ack_that_is_said_twice_is_refused_once(run: RunRecorder) -> set[str]:
+    made(run)
+    publishes(run, 1)
+    took(run, "a", 1, 1, [1, 1, 1])
+    run.complete(begin(run, "a", 2, acks=[[1, 1, 1]]), "info", error="timeout")
+    took(run, "a", 3, 0, acks=[[1, 1, 1]], lost=[[1, 1]])
+    return NOTHING
+
+
+@small
+def what_was_given_back_comes_when_its_delay_is_over(run: RunRecorder) -> set[str]:
+    made(run)
+    publishes(run, 2)
+    took(run, "a", 1, 1, [1, 2, 1])
+    took(run, "a", 2, 0, naks=[[1, 1, 1, 500], [1, 2, 2, 0]])
+    took(run, "b", 1, 2, [2, 2, 2])
+    run.wait(500)
+    took(run, "b", 2, 3, [1, 1, 2])
+    return NOTHING
+
+
+@small
+def a_lease_that_was_shortened_goes_to_another_one(run: RunRecorder) -> set[str]:
+    made(run)
+    publishes(run, 1)
+    took(run, "a", 1, 1, [1, 1, 1])
+    took(run, "a", 2, 0, max_count=None, extends=[[1, 1, 1, 5]])
+    run.wait(10)
+    took(run, "b", 1, 2, [1, 1, 2])
+    took(run, "a", 3, 0)
+    return NOTHING
+
+
+@small
+def a_group_is_told_nothing_while_something_is_put(run: RunRecorder) -> set[str]:
+    made(run)
+    put = run.invoke("p", "put", "t", counter=1, count=1)
+    took(run, "a", 1, 0)
+    run.complete(put, "ok", first_id=1, last_id=1)
+    took(run, "a", 2, 1, [1, 1, 1])
+    took(run, "b", 1, 0)
+    return NOTHING
+
+
+@small
+def a_group_that_began_further_on_is_told_nothing(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    publishes(run, 2)
+    made(run, last_id=2)
+    took(run, "a", 1, 0)
+    return NOTHING
+
+
+@small
+def a_group_is_told_nothing_while_another_one_may_have_all(run: RunRecorder) -> set[str]:
+    made(run)
+    publishes(run, 1)
+    run.complete(begin(run, "b", 1), "info", error="timeout")
+    took(run, "a", 1, 0)
+    return NOTHING
+
+
+@small
+def nobody_has_read_a_dead_letter_yet(run: RunRecorder) -> set[str]:
+    run.sub("r", "dl", 0)
+    made(run, max_attempts=1, dead_letter="dl")
+    publishes(run, 1)
+    took(run, "a", 1, 1, [1, 1, 1])
+    read = run.invoke("r", "get", "dl", last_id=0)
+    run.wait(2000)
+    took(run, "a", 2, 0)
+    settled(run, 1)
+    run.complete(read, "ok", count=0, items=[])
+    return NOTHING
+
+
+@small
+def who_reads_the_dead_letters_came_later(run: RunRecorder) -> set[str]:
+    made(run, max_attempts=1, dead_letter="dl")
+    publishes(run, 1)
+    took(run, "a", 1, 1, [1, 1, 1])
+    run.wait(2000)
+    took(run, "a", 2, 0)
+    settled(run, 1)
+    run.sub("r", "dl", 1)
+    run.get("r", "dl", 1, [])
+    return NOTHING
+
+
+@small
+def who_asks_for_a_group_again_finds_what_it_made(run: RunRecorder) -> set[str]:
+    asked = run.invoke("a", "group", "t", group="g", epoch=1)
+    run.complete(asked, "ok", last_id=0, resumed=True, attempt=2)
+    publishes(run, 1)
+    took(run, "a", 1, 1, [1, 1, 1])
+    return NOTHING
+
+
+@small
+def two_disks_of_three_hold_what_was_given(run: RunRecorder) -> set[str]:
+    run.disk("a", "b", "c")
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    got(run, "s", 0, *own(1))
+    run.found_on("ab", "held", producer="p", topic="t", first_counter=1, count=1, first_id=1)
+    run.found_on("abc", "topic", topic="t", last_id=1, floor_id=0)
+    return NOTHING
+
+
+@small
+def disks_have_collected_what_was_given(run: RunRecorder) -> set[str]:
+    run.disk("a", "b", "c")
+    run.sub("s", "t", 0)
+    unclear(run, "p", 1)
+    got(run, "s", 0, *own(1))
+    got(run, "s", 1)
+    run.found_on("abc", "topic", topic="t", last_id=1, floor_id=1)
+    run.found_on("abc", "counter", producer="p", topic="t", counter=1)
+    return NOTHING
+
+
+@small
+def another_leader_gives_what_has_expired_by_other_clocks(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, expires=[[1, 1, 10]], node="a", term=1)
+    run.wait(5000)
+    run.get("s", "t", 0, [[1, "p", 1, 1]], node="b", term=2)
+    return NOTHING

@@ -137,8 +137,8 @@ def a_token_that_goes_back_breaks_the_order(run: RunRecorder) -> Expected:
     made(run)
     one = took(run, "a", 1, 2, [1, 1, 1])
     two = took(run, "b", 1, 1, [2, 2, 1])
-    back, overtaken = (of_group(run, 1, word, one, two) for word in ("token", "overtaken"))
-    return {"group_order": [overtaken, back]}
+    overtaken = of_group(run, 1, "overtaken", two, one)
+    return {"group_order": [overtaken, of_group(run, 1, "token", one, two)]}
 
 
 @case

@@ -1,0 +1,96 @@
+"""Counters of producers that no PUT held, though later ones were taken. No rule about right and
+wrong here: anomalies/phantom.py and aborted_read.py say what follows.
+
+The broker takes no counter before all lower ones. So each counter between two that PUTs `ok` hold
+was tried, and not in vain. Of a bucket of counters whose tries follow each other one aggregation
+proves it: hashes of where they begin and end add up to those of its first and its last one.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
+
+from analytics.common import intervals
+from analytics.common.schema import operation
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.runs import counters_of_puts
+from analytics.tables.suspects import LOW_BITS, PRODUCER, only
+
+HOLE = (*PRODUCER, "first", "last")
+
+
+def untried_of(puts: DataFrame) -> DataFrame:
+    """Return the holes between two taken counters, with `seen`, the PUT behind: mostly none."""
+    tries = puts.where(F.col("first_counter").isNotNull()).withColumn(
+        "bucket", intervals.bucket_of(F.col("first_counter"))
+    )
+    nearest = F.struct("first_counter", operation().alias("seen"))
+    spans = tries.groupBy(*PRODUCER, "bucket").agg(
+        F.min(nearest).alias("nearest"),
+        F.max("last_counter").alias("high"),
+        F.sum(_edge("first_counter") - _edge("last_counter", 1)).alias("edges"),
+    )
+    lower = W.partitionBy(*PRODUCER).orderBy("bucket").rowsBetween(W.unboundedPreceding, -1)
+    low = F.col("nearest.first_counter")
+    spans = settled(
+        spans.withColumn("low", low)
+        .withColumn("prior", F.max("high").over(lower))
+        .withColumn("is_torn", F.col("edges") != _edge("low") - _edge("high", 1))
+        .where(F.col("is_torn") | (F.col("low") > F.col("prior") + 1))
+    )
+    if is_never_any(spans):
+        return spans.select(*_hole(F.col("prior"), F.col("low"), F.col("nearest.seen")))
+    between = spans.select(*_hole(F.col("prior"), F.col("low"), F.col("nearest.seen")))
+    torn = spans.where("is_torn").select(*PRODUCER, "bucket", "prior")
+    order = W.partitionBy(*PRODUCER, "bucket").orderBy("first_counter", "last_counter")
+    reach = F.max("last_counter").over(order.rowsBetween(W.unboundedPreceding, -1))
+    inside = (
+        tries.join(F.broadcast(torn), [*PRODUCER, "bucket"])
+        .withColumn("reach", F.greatest("prior", reach))
+        .select(*_hole(F.col("reach"), F.col("first_counter"), operation()))
+    )
+    holes = between.unionByName(inside).where(F.col("first") <= F.col("last"))
+    taken = _taken(only(puts, holes, PRODUCER))
+    held = (F.col("least") < F.col("first")) & (F.col("last") < F.col("most"))
+    found = holes.join(F.broadcast(taken), list(PRODUCER)).where(held)
+    return found.groupBy(*HOLE).agg(F.min("seen").alias("seen"))
+
+
+def refused_of(puts: DataFrame) -> DataFrame:
+    """Return the counters between two taken ones all of whose tries failed, as split runs, with
+    `put`, such a try.
+    """
+    failed = settled(
+        counters_of_puts(puts.where(F.col("outcome") == "fail")).select(
+            *PRODUCER, "bucket", "first", "last", operation().alias("put")
+        )
+    )
+    if is_never_any(failed):
+        return failed
+    where = (*PRODUCER, "bucket")
+    others = counters_of_puts(puts.where(F.col("outcome") != "fail"))
+    in_vain = settled(intervals.uncovered(failed, only(others, failed, where), PRODUCER))
+    taken = _taken(only(puts, in_vain, PRODUCER))
+    clipped = {
+        "first": F.greatest("first", F.col("least") + 1),
+        "last": F.least("last", F.col("most") - 1),
+    }
+    held = in_vain.join(F.broadcast(taken), list(PRODUCER)).withColumns(clipped)
+    return held.where(F.col("first") <= F.col("last")).select(*failed.columns)
+
+
+def _taken(puts: DataFrame) -> DataFrame:
+    """Return the lowest and the highest counter that was taken of each producer."""
+    taken = puts.where((F.col("outcome") == "ok") & F.col("first_counter").isNotNull())
+    return taken.groupBy(*PRODUCER).agg(
+        F.min("first_counter").alias("least"), F.max("last_counter").alias("most")
+    )
+
+
+def _edge(name: str, more: int = 0) -> Column:
+    return F.xxhash64(F.col(name) + more).bitwiseAND(F.lit(LOW_BITS))
+
+
+def _hole(below: Column, above: Column, seen: Column) -> list[Column]:
+    bounds = ((below + 1).alias("first"), (above - 1).alias("last"))
+    return [*(F.col(name) for name in PRODUCER), *bounds, seen.alias("seen")]
