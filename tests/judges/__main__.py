@@ -26,6 +26,7 @@ from tests.judges.detection import (
 )
 from tests.judges.judges import JUDGES, SPARK, TWINS, JudgesVerdict, judge_of
 from tests.judges.kinds import KINDS, UNKNOWN
+from tests.judges.page import page
 from tests.judges.world import legal
 
 SHOWN_MAX = 3
@@ -53,7 +54,11 @@ def main() -> int:
         if options.judge == SPARK:
             bad = compared(directory, options)
         else:
-            bad = alarms(trial, options) + missed(trial, options)
+            legal_ones = alarms(trial, options)
+            tallies = dict[str, KindTally]()
+            bad = legal_ones + missed(trial, options, tallies)
+            if options.table is not None:
+                options.table.write_text(page(sys.argv[1:], options.legal, legal_ones, tallies))
         print(f"{time.monotonic() - begun_s:.0f} s")
     return 1 if bad else 0
 
@@ -70,8 +75,8 @@ def alarms(trial: Trial, options: argparse.Namespace) -> int:
     return len(found)
 
 
-def missed(trial: Trial, options: argparse.Namespace) -> int:
-    """Sabotage; print the table; return how many were not found."""
+def missed(trial: Trial, options: argparse.Namespace, tallies: dict[str, KindTally]) -> int:
+    """Sabotage; print the table, and note it in `tallies`; return how many were not found."""
     if not options.histories:
         return 0
     kinds = kinds_named(tuple(options.kind))
@@ -79,6 +84,7 @@ def missed(trial: Trial, options: argparse.Namespace) -> int:
     print(f"{'kind':32} {'must come to':22} {'made':>6} {'found':>6} {'share':>7}")
     for kind, tally in detect(trial, options.histories, options.seed, kinds):
         made, found = made + tally.made, found + tally.found
+        tallies[kind.name] = tally
         tell(kind.name, f"{kind.check} {kind.word}" if kind.check else kind.verdict, tally)
     print(f"{len(kinds)} kinds, {made:,} histories, {found:,} found ({found / max(1, made):.2%})")
     return made - found
@@ -185,6 +191,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--seed", type=int, default=1, help="decides everything (default: 1)")
     made.add_argument("--kind", action="append", default=[], help="only this kind; repeatable")
+    made.add_argument("--table", type=Path, help="where to write the share found as a page")
     made.add_argument("--list", action="store_true", help="list the kinds")
     made.add_argument("--show", type=int, metavar="SEED", help="write one history, and judge it")
     made.add_argument("--out", type=Path, help="where --show writes it")

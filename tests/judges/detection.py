@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.judges import broken_files, broken_rows, broken_scenes, groups, readings
+from tests.judges import (
+    broken_files,
+    broken_more,
+    broken_rows,
+    broken_scenes,
+    groups,
+    readings,
+)
 from tests.judges.history import MadeHistory
 from tests.judges.judges import Judge, JudgesVerdict
 from tests.judges.kinds import INVALID, KINDS, UNKNOWN, Kind
@@ -20,7 +27,10 @@ from tests.judges.world import legal
 
 BASES_MAX = 400  # legal histories that are tried for one that has room for a kind
 BASES = 1_000  # legal histories that are sabotaged: whether each is valid is asked once
-SOURCES = (broken_rows, broken_scenes, broken_files, groups, readings)  # which register their kinds
+SOURCES = (  # which register their kinds
+    *(broken_rows, broken_scenes, broken_files),
+    *(broken_more, groups, readings),
+)
 
 
 @dataclass(frozen=True)
