@@ -33,13 +33,19 @@ def stamps_of(history: MadeHistory) -> Stamps:
     places: dict[tuple[str, str, int], int] = {}
     batches: list[tuple[str, str, range]] = []
     begun: dict[tuple[str, int], int] = {}  # (process, op_id) -> the first counter
+    failed = {
+        (row["process"], row["op_id"])
+        for row in history.rows
+        if RAW not in row and row["f"] == "put" and row["type"] == "fail"
+    }
     for line, row in enumerate(history.rows):
         if RAW in row or row["f"] not in ("put", "get"):
             continue
         if row["f"] == "put" and row["type"] == "invoke":
             begun[row["process"], row["op_id"]] = row["counter"]
             counters = range(row["counter"], row["counter"] + row["count"])
-            batches.append((row["client_id"], row["topic"], counters))
+            if (row["process"], row["op_id"]) not in failed:
+                batches.append((row["client_id"], row["topic"], counters))
         elif row["f"] == "put" and row["type"] == "ok" and row.get("first_id"):
             for place in range(row["last_id"] + 1 - row["first_id"]):
                 known.setdefault(row["topic"], {}).setdefault(row["first_id"] + place, line)
