@@ -1,4 +1,4 @@
-"""Times that go back, of ids, batches and clocks, and ids of two times, or two keys or headers."""
+"""Times that go back, batches of two times, and ids of two times, or two keys or headers."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -6,15 +6,11 @@ from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.schema import DIGEST_DIGITS, KEY, evidence, operation
-from analytics.common.table_store import is_never_any, settled
-from analytics.tables import as_of
-from analytics.tables.lives import EVER
-from analytics.tables.runs import acknowledged_runs, counters_of_puts, one_host
-from analytics.tables.suspects import PRODUCER, only
+from analytics.common.table_store import settled
+from analytics.tables.runs import acknowledged_runs
+from analytics.tables.suspects import only
 from analytics.tables.tables import Tables
-
-TOPIC = ("run_id", "topic")
-ID = (*TOPIC, "id")
+from analytics.tables.times import ID, TOPIC, runs_of, times_of
 
 
 def properties(tables: Tables) -> DataFrame:
@@ -23,34 +19,13 @@ def properties(tables: Tables) -> DataFrame:
     Times are looked at where runs of one time begin and end: of runs that overlap with two times
     one has a smaller time behind a greater one there.
     """
-    runs = settled(_runs(tables.told))
-    times = settled(_times(runs))
+    runs = settled(runs_of(tables.told))
+    times = settled(times_of(runs))
     return (
         _back(times)
         .unionByName(_of_batches(times, tables))
-        .unionByName(_behind_the_clock(times, tables))
         .unionByName(_two(times, "time", "at_ms"))
         .unionByName(_two(_contents(tables.told, runs), "content", "digest"))
-    )
-
-
-def _runs(told: DataFrame) -> DataFrame:
-    return told.select(*KEY, "topic", F.explode("times").alias("run")).select(
-        *KEY,
-        "topic",
-        F.col("run")[0].alias("first"),
-        F.col("run")[1].alias("last"),
-        F.col("run")[2].alias("at_ms"),
-    )
-
-
-def _times(runs: DataFrame) -> DataFrame:
-    """Return of each id at which a run begins or ends its least and its greatest time."""
-    one = F.struct("at_ms", operation().alias("seen"))
-    return (
-        runs.withColumn("id", F.explode(F.array_distinct(F.array("first", "last"))))
-        .groupBy(*ID)
-        .agg(F.min(one).alias("least"), F.max(one).alias("most"))
     )
 
 
@@ -109,52 +84,6 @@ def _of_batches(times: DataFrame, tables: Tables) -> DataFrame:
                 id=F.col("id"),
                 detail=_detail("batch", F.col("least.at_ms"), F.col("most.at_ms")),
                 operations=F.array("least.seen", "most.seen"),
-            )
-        )
-    )
-
-
-def _behind_the_clock(times: DataFrame, tables: Tables) -> DataFrame:
-    """Find what has a smaller time than somebody was told, of any topic, before it was sent."""
-    firsts = acknowledged_runs(tables.puts).select(
-        *PRODUCER, F.col("first").alias("id"), F.col("first_counter").alias("counter")
-    )
-    named = settled(
-        firsts.join(times, list(ID))
-        .select(*PRODUCER, "id", "counter", "least")
-        .withColumn("bucket", intervals.bucket_of(F.col("counter")))
-    )
-    if is_never_any(named):
-        return named.select(*evidence())
-    where = (*PRODUCER, "bucket")
-    tries = only(counters_of_puts(tables.puts.where(F.col("outcome") != "fail")), named, where)
-    tries = tries.select(
-        *where, "first", "last", one_host(), F.coalesce("invoke_ns", F.lit(EVER)).alias("sent_ns")
-    )
-    asks = (
-        named.join(tries, list(where))
-        .where(F.col("counter").between(F.col("first"), F.col("last")))
-        .groupBy(*PRODUCER, "id", "counter", "least")
-        .agg(F.min("at").alias("at"), F.max("at").alias("other_at"), F.min("sent_ns").alias("t_ns"))
-        .where(F.col("at") == F.col("other_at"))
-        .select("*", F.col("least.at_ms").alias("known"))
-    )
-    latest = F.array_max(F.transform("times", lambda run: run[2]))
-    mark = F.struct(latest.alias("value"), "process", "op_id").alias("mark")
-    marks = tables.told.where(F.size("times") > 0).select(
-        "run_id", one_host(), F.col("end_ns").alias("t_ns"), mark
-    )
-    behind = as_of.overtaken(asks, marks, ("run_id", "at"))
-    return (
-        behind.groupBy(*ID)
-        .agg(F.max("mark").alias("mark"), F.min("least").alias("least"))
-        .select(
-            *evidence(
-                run_id=F.col("run_id"),
-                topic=F.col("topic"),
-                id=F.col("id"),
-                detail=_detail("clock", F.col("mark.value"), F.col("least.at_ms")),
-                operations=F.array(operation("mark.process", "mark.op_id"), "least.seen"),
             )
         )
     )

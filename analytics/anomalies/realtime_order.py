@@ -1,20 +1,30 @@
-"""Two publications whose ids contradict the order in which they were made."""
+"""Two publications whose ids, or whose times, contradict the order in which they were made."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from analytics.common import intervals
 from analytics.common.schema import evidence, operation
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables import as_of
+from analytics.tables.order import with_first_try
+from analytics.tables.runs import one_host
+from analytics.tables.suspects import PRODUCER, TOPIC_BUCKET, only
 from analytics.tables.tables import Tables, seen_by
+from analytics.tables.times import runs_of, times_of
+
+SPOT = (*PRODUCER, "id", "counter")
 
 
 def realtime_order(tables: Tables) -> DataFrame:
     """Find publications at an id that their topic was known to have reached before they were tried.
 
     One row a publication: its `id`, and as `other_id` what was known first of those at or above it.
-    A publication counts as sent when it was first tried: an earlier try may have stored it. Clocks
-    are compared, so only on one host.
+    Or at one that is said to have a smaller time than somebody was told by then, of any topic: no
+    `other_id`. A publication counts as sent when it was first tried: an earlier try may have stored
+    it. Clocks are compared, so only on one host.
     """
-    return seen_by(tables.late, tables, "id", "counter", "sighting").select(
+    late = seen_by(tables.late, tables, "id", "counter", "sighting").select(
         *evidence(
             run_id=F.col("run_id"),
             topic=F.col("topic"),
@@ -25,5 +35,45 @@ def realtime_order(tables: Tables) -> DataFrame:
             operations=F.array_compact(
                 F.array(operation("above.process", "above.op_id"), "sighting")
             ),
+        )
+    )
+    return late.unionByName(_behind_the_clock(tables))
+
+
+def _behind_the_clock(tables: Tables) -> DataFrame:
+    times = settled(times_of(runs_of(tables.told)))
+    if is_never_any(times):
+        return times.select(*evidence())
+    ids = settled(times.withColumn("bucket", intervals.bucket_of(F.col("id"))))
+    placed = settled(
+        ids.join(only(tables.places, ids, TOPIC_BUCKET), list(TOPIC_BUCKET))
+        .where(F.col("id").between(F.col("first"), F.col("last")))
+        .select(*PRODUCER, "id", (F.col("id") + F.col("shift")).alias("counter"), "least")
+        .join(tables.late.select(*SPOT), list(SPOT), "leftanti")
+    )
+    asks = with_first_try(placed, tables.puts).select(
+        *SPOT, "at", "least", F.col("tried_ns").alias("t_ns"), F.col("least.at_ms").alias("known")
+    )
+    latest = F.array_max(F.transform("times", lambda run: run[2]))
+    mark = F.struct(latest.alias("value"), "process", "op_id").alias("mark")
+    marks = tables.told.where(F.size("times") > 0).select(
+        "run_id", one_host(), F.col("end_ns").alias("t_ns"), mark
+    )
+    behind = as_of.overtaken(asks, marks, ("run_id", "at"))
+    detail = F.concat_ws(
+        " ",
+        F.lit("clock"),
+        F.col("mark.value").cast("string"),
+        F.col("least.at_ms").cast("string"),
+    )
+    return behind.select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("topic"),
+            id=F.col("id"),
+            producer=F.col("producer"),
+            counter=F.col("counter"),
+            detail=detail,
+            operations=F.array(operation("mark.process", "mark.op_id"), "least.seen"),
         )
     )

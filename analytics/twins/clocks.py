@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from analytics.twins.groups import idle_of
+from analytics.twins.knowledge import Marks
 from analytics.twins.patterns import denied_of_any
 from analytics.twins.record import NEVER, Evidence, RecordedOperation, Time
 from analytics.twins.run import Run
@@ -20,7 +21,10 @@ from analytics.twins.standing import RecordedSubscription
 
 
 def realtime_order(run: Run) -> Iterable[Evidence]:
-    """Find publications below what their topic had reached before they were first tried."""
+    """Find publications below what their topic had reached before they were first tried, or with a
+    time below what was known by then.
+    """
+    yield from _behind_the_clock(run)
     for (topic, id_), publications in run.knowledge.at.items():
         for publication in publications:
             first = run.knowledge.first_try(publication)
@@ -34,6 +38,28 @@ def realtime_order(run: Run) -> Iterable[Evidence]:
                 fields = {"topic": topic, "producer": producer, "counter": counter}
                 ids = {"id": id_, "other_id": reached.id}
                 yield run.row(reached.operation, own, **fields, **ids)
+
+
+def _behind_the_clock(run: Run) -> Iterable[Evidence]:
+    """Find what has a smaller time than somebody was told, of any topic, before it was sent."""
+    told = [answer for answer in run.answers if answer.brought and answer.times]
+    latest: dict[str | None, Marks] = defaultdict(Marks)
+    said: dict[tuple[str, int], dict[int, RecordedOperation]] = defaultdict(dict)
+    for answer in told:
+        latest[answer.host].add(max(at_ms for *_, at_ms in answer.times), answer)
+        for *ids, at_ms in answer.times:
+            for id_ in ids:
+                said[answer.named, id_].setdefault(at_ms, answer)
+    for marks in latest.values():
+        marks.seal()
+    for (topic, id_), times in said.items():
+        for producer, _, counter in run.knowledge.at.get((topic, id_), ()):
+            first = run.knowledge.first_try((producer, topic, counter))
+            known = None if first is None else latest[first.host].before(first.time)
+            if known is not None and known.id > min(times):
+                fields = {"topic": topic, "producer": producer, "counter": counter, "id": id_}
+                detail = f"clock {known.id} {min(times)}"
+                yield run.row(known.operation, times[min(times)], **fields, detail=detail)
 
 
 # --- stale_read -----------------------------------------------------------------------------------

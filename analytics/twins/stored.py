@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from analytics.twins.knowledge import Marks
 from analytics.twins.record import Evidence, Publication, RecordedOperation
 from analytics.twins.run import Run
 from analytics.twins.standing import SubscribedSpan
@@ -60,8 +59,8 @@ def inconsistent_id(run: Run) -> Iterable[Evidence]:
 
 
 def properties(run: Run) -> Iterable[Evidence]:
-    """Find times that go back along ids, or from what was known before one was put; ids of two
-    times, or of two properties; batches of two times.
+    """Find times that go back along ids, ids of two times or of two properties, and batches of
+    two times.
     """
     ends: dict[str, dict[int, dict[int, RecordedOperation]]] = defaultdict(dict)
     said: dict[tuple[str, int], dict[str, RecordedOperation]] = defaultdict(dict)
@@ -77,7 +76,6 @@ def properties(run: Run) -> Iterable[Evidence]:
     for topic, by_id in ends.items():
         yield from _times(run, topic, by_id)
         yield from _of_batches(run, topic, by_id)
-    yield from _behind_the_clock(run, told, ends)
     _note_none(told, said)
     for (topic, id_), digests in said.items():
         if len(digests) > 1:
@@ -100,35 +98,6 @@ def _of_batches(
             least, most = min(times), max(times)
             detail = f"batch {least} {most}"
             yield run.row(times[least], times[most], put, topic=topic, id=first, detail=detail)
-
-
-def _behind_the_clock(
-    run: Run,
-    told: Iterable[RecordedOperation],
-    ends: Mapping[str, Mapping[int, Mapping[int, RecordedOperation]]],
-) -> Iterable[Evidence]:
-    """Find what has a smaller time than somebody was told, of any topic, before it was sent."""
-    latest: dict[str | None, Marks] = defaultdict(Marks)
-    for operation in told:
-        if operation.times:
-            latest[operation.host].add(max(at_ms for *_, at_ms in operation.times), operation)
-    for marks in latest.values():
-        marks.seal()
-    found: set[tuple[str, int]] = set()
-    for topic, puts in run.stored_in.items():
-        for put in puts:
-            first_id, whose = put.first_id or 0, (put.client, topic, put.counters[0])
-            times, first = ends.get(topic, {}).get(first_id), run.knowledge.first_try(whose)
-            if not times or first is None or (topic, first_id) in found:
-                continue
-            known = latest[first.host].before(first.time)
-            least = min(times)
-            if known is not None and known.id > least:
-                found.add((topic, first_id))
-                detail = f"clock {known.id} {least}"
-                yield run.row(
-                    known.operation, put, times[least], topic=topic, id=first_id, detail=detail
-                )
 
 
 def _note_none(

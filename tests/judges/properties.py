@@ -152,7 +152,7 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     return True
 
 
-@breaks("behind-the-clock", "properties", "no time is smaller than one that was known", "clock")
+@breaks("behind-the-clock", "realtime_order", "no time is smaller than one that was known", "clock")
 def _(history: MadeHistory, rng: random.Random) -> bool:
     ends = _timed(history, rng)
     known: dict[str, int] = {}  # by host

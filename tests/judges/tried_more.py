@@ -115,7 +115,7 @@ def times_go_back_from_one_topic_to_another(run: RunRecorder) -> set[str]:
     got(run, "s", 0, (1, "p", 1), times=[[1, 1, 50]])
     run.put("q", "u", 1, "ok", first_id=1, last_id=1)
     run.get("s", "u", 0, [[1, "q", 1, 1]], times=[[1, 1, 49]])
-    return {"properties clock 1"}
+    return {"realtime_order 1"}
 
 
 @small
@@ -127,7 +127,7 @@ def a_time_is_below_one_of_another_topic_that_another_one_was_told(run: RunRecor
     stored(run, "p", 1, 1)
     stored(run, "p", 2, 2)
     got(run, "s", 0, *own(1, 2), times=[[1, 1, 80], [2, 2, 95]])
-    return {"properties clock 1"}
+    return {"realtime_order 1"}
 
 
 # --- groups: what was given -----------------------------------------------------------------------
