@@ -1,4 +1,4 @@
-"""Confirms orders: a FastStream application, as many processes of it as are needed."""
+"""Confirms purchases: a FastStream application, as many processes of it as are needed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NODES = os.environ.get("FLOTILLA_ENDPOINTS", "127.0.0.1:7001,127.0.0.1:7002,127.
 broker = FlotillaBroker(NODES)
 
 
-class Order(BaseModel):
-    """What a shop publishes to `orders`."""
+class Purchase(BaseModel):
+    """What a shop publishes to `purchases`."""
 
     number: int
     cents: int
@@ -24,17 +24,19 @@ class Order(BaseModel):
 class Confirmation(BaseModel):
     """What is published to `confirmations`."""
 
-    order: int
+    purchase: int
     text: str
 
 
-@broker.subscriber("orders", group="confirm", lease=5, max_attempts=3, dead_letter="orders.dead")
+@broker.subscriber(
+    "purchases", group="confirm", lease=5, max_attempts=3, dead_letter="purchases.dead"
+)
 @broker.publisher("confirmations")
-async def confirm(order: Order) -> Confirmation:
-    """Confirm an order; one that can't be read becomes a dead letter after three attempts."""
+async def confirm(purchase: Purchase) -> Confirmation:
+    """Confirm a purchase; one that can't be read becomes a dead letter after three attempts."""
     await asyncio.sleep(0.01)  # the work
-    print(f"confirmed {order.number}", flush=True)
-    return Confirmation(order=order.number, text=f"thank you for {order.cents / 100:.2f}")
+    print(f"confirmed {purchase.number}", flush=True)
+    return Confirmation(purchase=purchase.number, text=f"thank you for {purchase.cents / 100:.2f}")
 
 
 if __name__ == "__main__":

@@ -315,36 +315,36 @@ def test_every_example_has_a_readme_and_a_place_in_the_list() -> None:
     assert all((ROOT / "examples" / name / "README.md").exists() for name in names)
 
 
-def test_faststream_confirms_each_order_though_a_process_is_killed(
+def test_faststream_confirms_each_purchase_though_a_process_is_killed(
     nodes: str, run: Callable[..., Program], tmp_path: Path
 ) -> None:
-    orders = [{"number": number, "cents": 100 + number} for number in range(1, 41)]
+    purchases = [{"number": number, "cents": 100 + number} for number in range(1, 41)]
     with Client(nodes, state_dir=tmp_path / "shop") as shop:
         shop.subscribe("confirmations")
-        shop.subscribe("orders.dead")
+        shop.subscribe("purchases.dead")
         killed = run("faststream/confirm.py")
         killed.await_line(lambda line: "started successfully" in line)
         other = run("faststream/confirm.py")
-        for order in orders:
-            shop.publish("orders", orjson.dumps(order), headers={"shop": "north"})
+        for purchase in purchases:
+            shop.publish("purchases", orjson.dumps(purchase), headers={"shop": "north"})
         killed.await_line(lambda line: line.startswith("confirmed"))
         killed.kill()
-        shop.publish("orders", "no order")
+        shop.publish("purchases", "no purchase")
 
         confirmed: set[int] = set()
         for message in shop.messages("confirmations", idle=PATIENCE_S):
             confirmation = orjson.loads(message.publication)
-            assert confirmation["text"] == f"thank you for {1 + confirmation['order'] / 100:.2f}"
+            assert confirmation["text"] == f"thank you for {1 + confirmation['purchase'] / 100:.2f}"
             assert message.headers["content-type"] == "application/json"
-            confirmed.add(confirmation["order"])
-            if len(confirmed) == len(orders):
+            confirmed.add(confirmation["purchase"])
+            if len(confirmed) == len(purchases):
                 break
-        letter = next(shop.messages("orders.dead", idle=PATIENCE_S))
-    assert confirmed == {order["number"] for order in orders}
-    assert letter.publication == b"no order"
+        letter = next(shop.messages("purchases.dead", idle=PATIENCE_S))
+    assert confirmed == {purchase["number"] for purchase in purchases}
+    assert letter.publication == b"no purchase"
     assert letter.headers["dead-letter-group"] == "confirm"
     other.process.send_signal(signal.SIGINT)
     assert any("validation error" in line for line in other.end())
     with Admin(nodes) as admin:
         [row] = [row for row in admin.groups() if row.group == "confirm"]
-    assert row.cursor == len(orders) + 1, "everything is settled"
+    assert (row.cursor, row.backlog, row.leased) == (len(purchases) + 1, 0, 0), "all is settled"
