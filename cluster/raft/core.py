@@ -325,6 +325,13 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         """True between a leader's wish that this node takes over and its campaign."""
         return bool(self._SyncObj__transferInProgress)
 
+    def forget_transfer(self) -> None:
+        """Take no leader's wish for one that still stands.
+
+        While it does the core puts no election off, whatever it hears of a leader.
+        """
+        self._SyncObj__transferInProgress = False
+
     @property
     def election_deadline_s(self) -> float:
         """When a follower campaigns; strictly before now, it does so in the next tick."""

@@ -132,6 +132,7 @@ class Guard:
         self._core.set_next_index(name, max(now, min(before, last_index + 1)))
 
     def _receive_vote_request(self, name: str, message: RequestVote) -> None:
+        term = self._core.term
         self._pass(
             name,
             {
@@ -141,6 +142,8 @@ class Guard:
                 "last_log_term": message.last_term,
             },
         )
+        if self._core.term != term:  # rule 9: a wish to take over is of the term before
+            self._core.forget_transfer()
 
     def _receive_vote(self, name: str, message: Vote) -> None:
         if self._votes_counted.get(name, -1) >= message.term:  # rule 20: one vote a sender and term
