@@ -74,8 +74,11 @@ def _untimely(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame
     """Find letters of what was given too seldom, and those that stand where none belongs."""
     said = unmoved(tables.worked.where(F.col("group").isNotNull() & (F.col("f") != "take")))
     own = (F.col("f") == "group") & (F.col("outcome") != "fail")
+    # Who says only how often it is given leaves it to the topic, of which no record says anything.
+    leaves = own & F.coalesce(F.col("max_attempts") > 0, F.lit(False))
     topics = said.groupBy(*GROUP).agg(
-        F.collect_set(F.when(own, F.col("dead_letter"))).alias("belongs")
+        F.collect_set(F.when(own, F.col("dead_letter"))).alias("belongs"),
+        F.count_if(leaves & F.col("dead_letter").isNull()).alias("leavers"),
     )
     limits = groups_of(tables.worked).select(*GROUP, "attempts_max", "hidden")
     most = leases_of(takes).groupBy(*ID).agg(F.max("attempt").alias("given"))
@@ -88,7 +91,7 @@ def _untimely(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame
     )
     tried = F.coalesce("given", F.lit(0)) + F.col("hidden")
     is_early = F.coalesce(tried < F.col("attempts_max"), F.lit(True))
-    is_elsewhere = ~F.array_contains("belongs", F.col("stands_in"))
+    is_elsewhere = ~F.array_contains("belongs", F.col("stands_in")) & (F.col("leavers") == 0)
     early = lasting(known.where(is_early).withColumn("word", F.lit("early")), tables)
     elsewhere = known.where(~is_early & is_elsewhere).withColumn("word", F.lit("elsewhere"))
     return (

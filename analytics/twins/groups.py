@@ -701,12 +701,14 @@ def _untimely(
 ) -> Iterator[Evidence]:
     """Yield a letter of what was given too seldom, and one that stands where none belongs."""
     own = [one for one in group.controls if one.f == "group" and one.may_have_happened]
-    topics = {one.of_group.dead_letter for one in own} - {None}
+    named = {one.of_group.dead_letter for one in own} - {None}
+    # Who says only how often it is given leaves it to the topic, of which no record says anything.
+    is_left = any(one.of_group.max_attempts and not one.of_group.dead_letter for one in own)
     for (topic, _), answers in places.items():
         if not _may_be_buried(group, id_):
             if not _may_have_expired(run, group.topic, id_):
                 yield _row(run, group, id_, "early", answers[0])
-        elif topic not in topics:
+        elif topic not in named and not is_left:
             yield _row(run, group, id_, "elsewhere", answers[0])
 
 

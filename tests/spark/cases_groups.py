@@ -282,6 +282,26 @@ def a_dead_letter_stands_once_and_its_publication_is_given_up(run: RunRecorder) 
 
 
 @case
+def a_dead_letter_stands_where_its_group_says(run: RunRecorder) -> Expected:
+    made(run, max_attempts=1, dead_letter="dead")
+    run.sub("s", "other")
+    took(run, "a", 1, 1, [1, 1, 1])
+    answer = run.get(
+        "s", "other", 0, [], first_id=1, last_id=1, count=1, letters=[[1, "t", "g", 1]]
+    )
+    return {"dead_letter": [of_group(run, 1, "elsewhere", ("s", answer["op_id"]))]}
+
+
+@case
+def a_group_may_leave_it_to_its_topic_where_dead_letters_stand(run: RunRecorder) -> Expected:
+    made(run, max_attempts=1)
+    run.sub("s", "other")
+    took(run, "a", 1, 1, [1, 1, 1])
+    run.get("s", "other", 0, [], first_id=1, last_id=1, count=1, letters=[[1, "t", "g", 1]])
+    return {}
+
+
+@case
 def dead_letters_are_given_to_subscribers_and_to_groups(run: RunRecorder) -> Expected:
     """They are of nobody's PUT, and no gap among what is."""
     run.sub("s", "t")
