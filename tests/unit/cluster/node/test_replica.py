@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cluster.log.entries import REGULAR
+from cluster.members.membership import ReplacedError
 from cluster.node import member as member_module
 from cluster.node import replica as replica_module
 from cluster.node.context import DiskRoom
@@ -433,6 +435,42 @@ def test_a_copy_is_not_installed_while_a_job_may_have_the_old_database_open(
         assert stage.member("c").store.applied_index <= last_index
     stage.until(lambda: stage.member("c").store.applied_index > last_index)
     stage.check("c")
+
+
+@pytest.fixture
+def with_copy(make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> Member:
+    """Return a member that has pulled a copy and has not installed it yet: now it may."""
+    stage = make_stage(segment_bytes=1024, keep_bytes=1024)
+    stage.part("c", "a", "b")
+    stage.publish("a", *(f"x{number}" for number in range(20)))
+    last_index = stage.member("c").journal.last_index
+    stage.world.compact("a")
+    stage.until(lambda: stage.member("a").journal.first_index > last_index)
+    fetch, worker = stage.replica("c")._fetch, stage.machine("c")._worker
+    with monkeypatch.context() as patch:
+        patch.setattr(type(worker), "idle", False)
+        stage.heal()
+        stage.until(lambda: fetch.ready is not None)
+    stage.until(lambda: worker.idle or fetch.ready is None)
+    return stage.member("c")
+
+
+def test_who_was_replaced_learns_it_from_a_copy_and_takes_no_part(with_copy: Member) -> None:
+    before = replace(with_copy.identity, incarnation="one of before", founding=None)
+    with_copy.identity = before
+    with pytest.raises(ReplacedError, match="one of before"):
+        with_copy._install("a")
+
+
+def test_an_admission_that_a_copy_covers_is_pending_no_more(with_copy: Member) -> None:
+    copy = with_copy._context.fetch.ready
+    assert copy is not None
+    payload = commands.encode(0, [commands.Admit("b", "one of before")])
+    with_copy._pending.note(with_copy.journal.last_index, REGULAR + payload)
+    assert with_copy._admission("b")[0] == "one of before"
+    assert with_copy._install("a")
+    admitted = with_copy.store.members["b"]
+    assert with_copy._admission("b") == (admitted, copy.index)
 
 
 def test_a_leader_that_stops_admits_nobody_and_hands_over_all_of_its_log(
