@@ -26,6 +26,7 @@ from chaos.simulation.bugs import (
     turns,
     users,
     wire,
+    work,
 )
 from chaos.simulation.bugs.registry import BUGS, SEEDS_MAX, Bug
 
@@ -54,4 +55,5 @@ __all__ = [
     "turns",
     "users",
     "wire",
+    "work",
 ]

@@ -17,6 +17,7 @@ from cluster.store.patterns import Pattern, Patterns
 from cluster.store.store import Store
 from cluster.store.topics import Topic, Topics
 
+_add: Final = Patterns._add
 _bring: Final = Store._bring
 _flush: Final = Patterns.flush
 _leave: Final = Store._leave
@@ -151,3 +152,18 @@ def a_pattern_starts_at_the_end_alone(patches: Patches) -> None:
         return _subscribe_pattern(store, replace(asked, start="new"))
 
     patches.attribute(Store, "_subscribe_pattern", subscribe_pattern)
+
+
+@bug(
+    "a name that was looked for is looked for again behind a new pattern",
+    {"answered", "books", "rebuilt"},
+)
+def looked_up_names_are_known_for_ever(patches: Patches) -> None:
+    """Believe what was found for a name before a pattern was made that it is of."""
+
+    def add(patterns: Patterns, pattern: Pattern) -> None:
+        found = dict(patterns._found)
+        _add(patterns, pattern)
+        patterns._found.update(found)
+
+    patches.attribute(Patterns, "_add", add)

@@ -16,7 +16,7 @@ from cluster.store.clients import Clients
 from cluster.store.commands import Put
 from cluster.store.outcomes import Outcome, Refused
 from cluster.store.store import Store
-from cluster.store.users import Users
+from cluster.store.users import Rights, Users
 from cluster.wire.messages import Relay
 from flotilla_client.protocol import Request
 
@@ -26,6 +26,7 @@ _put: Final = Store._put
 _request: Final = Broker.request
 _flush: Final = Clients.flush
 _forbidden: Final = Broker.forbidden
+_set: Final = Users._set
 
 UNSAID: Final = "operator"  # whom a relay without its principal is taken for
 
@@ -138,3 +139,15 @@ def a_retry_of_what_is_stored_is_unauthorized(patches: Patches) -> None:
 def lists_show_every_topic(patches: Patches) -> None:
     """List all topics for everybody."""
     patches.attribute(Users, "may_see", lambda users, principal, topic: True)
+
+
+@bug("what was found of a principal's rights counts until they change", {"answered", "permission"})
+def answers_outlive_a_change_of_rights(patches: Patches) -> None:
+    """Believe what was found for a topic before its principal was given or denied something."""
+
+    def change(users: Users, name: str, rights: Rights | None) -> None:
+        known = dict(users._answers)
+        _set(users, name, rights)
+        users._answers.update(known)
+
+    patches.attribute(Users, "_set", change)

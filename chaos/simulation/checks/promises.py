@@ -31,6 +31,12 @@ OF_FAILING_DISKS: Final = frozenset({"state_unusable"})
 BESIDES_S_MAX: Final = 2.5  # of an operation: a GET's wait, or what callers come apart by
 
 Counted = tuple[str, str, int]  # (client_id, topic, counter)
+Standing = tuple[str, int, int]  # (client_id, epoch, sequence)
+
+
+def _standing(process: Process) -> Standing:
+    state = process.session.state
+    return state.client_id, state.epoch, state.sequence
 
 
 class Promises:
@@ -71,6 +77,7 @@ class Promises:
         self._confirmed: dict[tuple[str, str], int] = {}  # the same: in one that was answered
         self._ids: dict[str, str] = {}  # by state directory: whose it is
         self._kept: dict[tuple[str, Counted], bytes] = {}  # by state directory: in the outbox
+        self._standing: dict[str, Standing] = {}  # by state directory: when it asked last
         self._forgotten: set[str] = set()  # ids that a client was told to be forgotten
         self._subscriptions = Subscriptions(
             lambda text: self._fail("subscription", text), is_doubling
@@ -86,6 +93,7 @@ class Promises:
         if known in self._forgotten:
             known = operation.client_id
         self._ids[process.place] = known
+        self._standing[process.place] = _standing(process)
         if known != operation.client_id:
             self._fail("kept", f"{process.name} was {known}, and is {operation.client_id}")
         epoch = process.session.state.epoch
@@ -98,6 +106,16 @@ class Promises:
             self._asked[asker] = max(operation.last_id, self._asked.get(asker, 0))
         if not self._is_copied(process):
             self._subscriptions.invoked(process.name, operation)
+
+    def opened(self, process: Process) -> None:
+        """Judge what a new process finds in its state: what the one before had when it asked.
+
+        A node would tell it some of that anew, and nobody see that it was lost.
+        """
+        now = _standing(process)
+        before = self._standing.get(process.place, now)
+        if before[0] == now[0] and (now[1] < before[1] or now[2] < before[2]):
+            self._fail("kept", f"{process.name} stood at {before} when it asked, and is at {now}")
 
     def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
         """Judge an answer."""

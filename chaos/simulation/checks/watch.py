@@ -311,9 +311,14 @@ class Attached:
         """End a client's machine, now or at an operation of its disk; see `World.power_loss`."""
         self.crowd.clients[client].lose_power(keep, at, count)
 
-    def _client_fsync_error(self, client: str, count: int = 1, kind: str = "store_sync") -> None:
-        """Let a sync of a client's state report EIO and lose its bytes; see `World.fsync_error`."""
-        self.crowd.clients[client].fail_sync(kind, count)
+    def _client_fsync_error(
+        self, client: str, count: int = 1, kind: str = "store_sync", ends: bool = False
+    ) -> None:
+        """Let a sync of a client's state report EIO and lose its bytes; see `World.fsync_error`.
+
+        `ends`: its process goes no further.
+        """
+        self.crowd.clients[client].fail_sync(kind, count, ends)
 
     def _intrude(self, node: str) -> None:
         """Have somebody ask a node for something in the name of another principal's client."""
@@ -407,6 +412,10 @@ class Attached:
         """See `clients.Watcher`."""
         self._promises.took(process, seconds)
 
+    def opened(self, process: Process) -> None:
+        """See `clients.Watcher`."""
+        self._promises.opened(process)
+
     def life(self, client: str, what: str) -> None:
         """See `clients.Watcher`."""
         self._world.emit(f"client_{what}", client=client)
@@ -487,9 +496,9 @@ class Attached:
         """See `scripts.Course`."""
         self._work.worked(client, item)
 
-    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
+    def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """See `scripts.Course`."""
-        self._work.extended(client, item, until_ms)
+        self._work.believed(client, item, until_ms)
 
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """See `scripts.Course`."""

@@ -50,7 +50,7 @@ class WorkPromises:
         if before != client and not self._is_moved(item):
             self._fail("given_again", f"{client} has acknowledged {place}, and so has {before}")
 
-    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
+    def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """Check that a client believes in no longer lease than it asked for, when it asked."""
         if item._end_ms > until_ms:
             text = f"{client} takes {item.topic} {item.id} to be leased until {item._end_ms:.0f} ms"

@@ -9,6 +9,7 @@ the library uses, on the clients' simulated connections, and a process whose scr
 from __future__ import annotations
 
 import asyncio
+import inspect
 import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 from unittest.mock import patch
+from weakref import WeakSet
 
 import zmq
 
@@ -64,6 +66,7 @@ class SimLoop:
     def __init__(self, wire: ClientWire, carry: Callable[[Callable[[], None]], None]) -> None:
         self._wire, self._carry = wire, carry
         self._has_ended = False
+        self._tasks = WeakSet[asyncio.Task[Any]]()
         self.crash: BaseException | None = None
         self.loop = cast(asyncio.AbstractEventLoop, self)
 
@@ -111,7 +114,9 @@ class SimLoop:
         self, coro: Any, *, name: str | None = None, context: Any = None
     ) -> asyncio.Task[Any]:
         """Begin a task."""
-        return asyncio.Task(coro, loop=self.loop, name=name, context=context)
+        task = asyncio.Task(coro, loop=self.loop, name=name, context=context)
+        self._tasks.add(task)
+        return task
 
     def run_in_executor(
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -141,8 +146,15 @@ class SimLoop:
             raise AssertionError(context["message"]) from error
 
     def end(self) -> None:
-        """Run no callback any more."""
+        """Run no callback any more.
+
+        What was to begin just now never does: it is closed, or Python would call it forgotten.
+        """
         self._has_ended = True
+        for task in self._tasks:
+            coroutine = cast(Coroutine[Any, Any, Any], task.get_coro())
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Do nothing: it is not called when its time has come."""
@@ -425,11 +437,15 @@ class AwaitingProcess(Process):
             if delay_s > waited_s:
                 await asyncio.sleep(delay_s - waited_s)
                 waited_s = delay_s
-            tasks.append(
-                asyncio.ensure_future(self._at_times_cancelled(self._called(topic, texts)))
-            )
+            tasks.append(asyncio.ensure_future(self._at_times_called(topic, texts)))
         await asyncio.wait(tasks)
         return [_Ended(task) for task in tasks]
+
+    async def _at_times_called(
+        self, topic: str, texts: Callable[[], Sequence[Publishable]]
+    ) -> list[PutResult]:
+        results: list[PutResult] = await self._at_times_cancelled(self._called(topic, texts))
+        return results
 
     async def _called(
         self, topic: str, texts: Callable[[], Sequence[Publishable]]

@@ -137,6 +137,9 @@ class Watcher(Protocol):
     def took(self, process: Process, seconds: float) -> None:
         """Hear how long an operation took, from its call to its end."""
 
+    def opened(self, process: Process) -> None:
+        """Hear of a new process, as its state is read and before it does anything."""
+
     def life(self, client: str, what: str) -> None:
         """Hear that a client's process has `started`, `crashed`, `ended` or was `copied`.
 
@@ -698,6 +701,7 @@ class SimClient:
             return
         self.processes.append(process)
         self._watcher.life(self.name, "started")
+        self._watcher.opened(process)
         process.start(self._make_script(self, process))
 
     def crash(self, at: str = "now") -> None:
@@ -723,10 +727,10 @@ class SimClient:
             self._watcher.life(self.name, "failed")
             process.disk.crash_in(at, count)
 
-    def fail_sync(self, kind: str, count: int) -> None:
+    def fail_sync(self, kind: str, count: int, ends: bool) -> None:
         """Have the `count`-th sync of its disk from now fail; see `ClientDisk`."""
         self._watcher.life(self.name, "failed")
-        self._disk(self._place).fail_sync(kind, count)
+        self._disk(self._place).fail_sync(kind, count, ends)
 
     def recover(self) -> None:
         """Forget what was ordered and has not come; start if no process lives."""

@@ -152,9 +152,9 @@ class Crowd:
         """See `scripts.Course`."""
         self._witness.worked(client, item)
 
-    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
+    def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """See `scripts.Course`."""
-        self._witness.extended(client, item, until_ms)
+        self._witness.believed(client, item, until_ms)
 
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """See `scripts.Course`."""

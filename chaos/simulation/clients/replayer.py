@@ -37,7 +37,11 @@ PUT_SHARE: Final = 0.4  # of what it asks about that topic
 TOGETHER_SHARE: Final = 0.2  # of the times it moves there it publishes too: often in one entry
 AHEAD_MS: Final = (-1, 0, 1, 1, 100, 2_000)  # of a time that it has seen: some are still to come
 STALE_SHARE: Final = 0.4  # of its GETs say what it had at another place
+# What it asks for where it is subscribed, and elsewhere: who is not can't seek, but tries.
+KINDS: Final = (SUB, SEEK, SEEK, SEEK, GET, GET, GET, GET, GET, GET, READ, UNSUB)
+AWAY: Final = (SUB, SUB, SUB, SUB, SUB, SEEK, GET, READ)
 UNKNOWN: Final = frozenset({"forgotten", "unknown_client"})
+NOT_THERE: Final = frozenset({"not_subscribed", "unknown_topic"})
 TELL_OF_GONE: Final = frozenset({"gap", "purged", "expired"})
 
 
@@ -65,7 +69,7 @@ class Replayer:
         if topic == KEPT_TOPIC and rng.random() < PUT_SHARE:
             self._put(send)
             return
-        kind = rng.choice((SUB, SUB, SEEK, SEEK, GET, GET, GET, GET, READ, UNSUB))
+        kind = rng.choice(KINDS if topic in self._place else AWAY)
         near = rng.randint(1, end + 2)
         body: dict[str, Any] = {}
         if kind in (SUB, SEEK):
@@ -116,15 +120,7 @@ class Replayer:
         kind, topic = self._about.pop(str(header["request_id"]), ("", ""))
         body = header["body"]
         if header["type"] != ACK:
-            if body["error"] in UNKNOWN:
-                self._client_id, self._place, self._topics = "", {}, set()
-                self._counter = 1
-            elif body["error"] == "counter_gap":
-                self._counter = body["expected"]
-            elif body["error"] == "moved" and kind == GET:
-                self._stand(topic, body["cursor"], body["placed"])
-            elif body["error"] in TELL_OF_GONE and kind == GET and topic in self._place:
-                self._stand(topic, body["last_id"], self._place[topic][1])
+            self._refused(kind, topic, body)
         elif kind == REQUEST_ID:
             self._client_id = body["client_id"]
             self._ids.add(self._client_id)
@@ -139,6 +135,20 @@ class Replayer:
             self._counter += 1
         elif kind == UNSUB:
             self._topics.discard(topic)
+            self._place.pop(topic, None)
+
+    def _refused(self, kind: str, topic: str, body: Mapping[str, Any]) -> None:
+        if body["error"] in UNKNOWN:
+            self._client_id, self._place, self._topics = "", {}, set()
+            self._counter = 1
+        elif body["error"] == "counter_gap":
+            self._counter = body["expected"]
+        elif body["error"] in NOT_THERE:
+            self._place.pop(topic, None)
+        elif body["error"] == "moved" and kind == GET:
+            self._stand(topic, body["cursor"], body["placed"])
+        elif body["error"] in TELL_OF_GONE and kind == GET and topic in self._place:
+            self._stand(topic, body["last_id"], self._place[topic][1])
 
     def _stand(self, topic: str, cursor: int, placed: int) -> None:
         if topic in self._place:

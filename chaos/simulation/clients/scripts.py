@@ -88,7 +88,9 @@ class Role:
     each for itself, 0 for one after the other. `has_properties`: half of what it publishes does;
     `expires`: so much of all of it does, if it has any; `is_old`: it knows of none. `works`: in the
     groups of its topics, with a lease of `lease_ms` and
-    dead letters behind `max_attempts` (0: none); `is_ordered`: which it would have by key, None:
+    dead letters behind `max_attempts` (0: none), of which so many name the topic as `own_letters`
+    says, waiting for `take_wait_ms` at most and giving back `naks` of what they have;
+    `is_ordered`: which it would have by key, None:
     as they are.
     """
 
@@ -101,6 +103,9 @@ class Role:
     works: float = 0.0
     lease_ms: int = 500
     max_attempts: int = 0
+    own_letters: float = 0.6
+    take_wait_ms: int = 1_000
+    naks: float = 0.15
     is_ordered: bool | None = None
     pause_s: float = 0.1
     batch_count: int = 1
@@ -197,8 +202,8 @@ class Hears(Protocol):
     def worked(self, client: str, item: WorkItem) -> None:
         """Hear that an item is done, and that the cluster has agreed."""
 
-    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
-        """Hear until when an item that was extended may be taken to be leased, at most."""
+    def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
+        """Hear until when an item that was given or extended may be taken to be leased, at most."""
 
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """Hear that a loop over a group was left."""
@@ -249,7 +254,8 @@ class ClientScript:
         # One or the other: what is in hand by one is not given to the other.
         self._is_looping = process.has_loops and rng.random() < LOOPS_SHARE
         self._callers = Callers(name, process, course) if role.callers else None
-        work = role.topics, role.lease_ms, role.max_attempts, role.is_ordered
+        settings = role.max_attempts, role.own_letters, role.take_wait_ms, role.naks
+        work = role.topics, role.lease_ms, *settings, role.is_ordered
         self._working = Working(name, *work, process, course, rng, wire)
         self._actions: dict[Callable[[], Script], float] = {
             self._publishes(): role.puts,

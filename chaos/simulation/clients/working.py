@@ -41,8 +41,8 @@ from flotilla_client.work import (
 GROUP: Final = "g"
 DEAD: Final = "dead"  # the topic of dead letters; a group alone reads it
 NOWHERE: Final = "nowhere"  # one that nobody makes
-OWN_LETTERS_SHARE: Final = 0.6  # of the workers name it; the others leave it to their topics
 EARLIEST_SHARE: Final = 0.1  # of those who make a group have it begin where the topic does
+AGAIN_SHARE: Final = 0.2  # of the times it says once more how often a publication may be given
 END_SHARE: Final = 0.02  # of the times the group is ended, and perhaps made again
 # What becomes of an item each time that its worker comes by, with its share.
 FATES: Final = {"ack": 0.55, "nak": 0.15, "extend": 0.1, "wait": 0.2}
@@ -67,8 +67,8 @@ class WorkHearer(Protocol):
     def worked(self, client: str, item: WorkItem) -> None:
         """Hear that an item is done, and that the cluster has agreed."""
 
-    def extended(self, client: str, item: WorkItem, until_ms: float) -> None:
-        """Hear until when an item that was extended may be taken to be leased, at most."""
+    def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
+        """Hear until when an item that was given or extended may be taken to be leased, at most."""
 
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """Hear that a loop over a group was left."""
@@ -79,7 +79,12 @@ def _extender(item: WorkItem, lease_ms: int) -> NoReturn:
 
 
 class Working:
-    """One process's work. `lease_ms` None: as the group has it."""
+    """One process's work. `lease_ms` None: as the group has it.
+
+    `own_letters`: by how much chance it names where dead letters go, and does not leave that to
+    its topics; `wait_ms`: as long as a TAKE waits at most; `naks`: the
+    share of "nak" among FATES.
+    """
 
     def __init__(
         self,
@@ -87,6 +92,9 @@ class Working:
         topics: tuple[str, ...],
         lease_ms: int | None,
         max_attempts: int,
+        own_letters: float,
+        wait_ms: int,
+        naks: float,
         is_ordered: bool | None,
         process: Process,
         course: WorkHearer,
@@ -97,12 +105,15 @@ class Working:
         self._operations: Operations = process.session.operations
         self._settings = GroupSettings(lease_ms, ordered_by_key=is_ordered)
         if max_attempts:
-            own = DEAD if rng.random() < OWN_LETTERS_SHARE else None  # else where its topic says
+            own = DEAD if rng.random() < own_letters else None  # else where its topic says
             self._settings = replace(self._settings, max_attempts=max_attempts, dead_letter=own)
             self._topics += (DEAD,)
-        self._wire = wire
+        self._wire, self._wait_ms = wire, wait_ms
+        self._fates = FATES | {"nak": naks}
         self._books: dict[str, LeaseBook] = {}
         self._items: dict[str, list[WorkItem]] = {}
+        self._has_own_letters = own_letters > 0.0
+        self._unsaid = set[str]()  # whose topics have not said where dead letters go
 
     def work(self) -> Script:
         """Settle some of what is here, and take more."""
@@ -112,6 +123,10 @@ class Working:
                 yield from self._begin(topic)
             except Unsupported:  # the level has not been raised yet
                 return
+        elif topic in self._unsaid and rng.random() < AGAIN_SHARE:
+            self._unsaid.discard(topic)
+            yield from self._choose(topic, self._settings)
+            return
         elif rng.random() < END_SHARE:
             yield end_group(self._operations, topic, GROUP)
             self._forget(topic)
@@ -121,7 +136,7 @@ class Working:
             return
         self._go_on(topic)
         lease_ms = rng.choice((None, None, 150, 600))
-        count, wait_ms = rng.choice((0, 1, 3, 20)), rng.choice((0, 0, 100, 1_000))
+        count, wait_ms = rng.choice((0, 1, 3, 20)), rng.choice((0, 0, 100, self._wait_ms))
         book = self._books[topic]
         # Who has something in hand does not wait, or what is extended would have run out by then.
         yield from self._take(
@@ -133,7 +148,7 @@ class Working:
     def _go_on(self, topic: str) -> None:
         """Let something become of each item of a topic."""
         for item in list(self._items[topic]):
-            [fate] = self._rng.choices(list(FATES), list(FATES.values()))
+            [fate] = self._rng.choices(list(self._fates), list(self._fates.values()))
             self._decide(item, fate)
 
     def _loop(self, topic: str) -> Script:
@@ -194,16 +209,29 @@ class Working:
             yield from self._begin(DEAD)  # or there would be nobody for them
         if self._rng.random() < EARLIEST_SHARE:
             settings = replace(settings, start="earliest")
-        try:
-            yield make_group(self._operations, topic, GROUP, settings)
-        except (AnotherChoice, BadRequest):
-            # Somebody has made it otherwise, or does just now; or its topic has no dead letters.
-            settings = replace(settings, ordered_by_key=None)
-            if settings.max_attempts:
-                settings = replace(settings, dead_letter=DEAD)
-            yield make_group(self._operations, topic, GROUP, settings)
+        yield from self._choose(topic, settings)
         self._books[topic] = LeaseBook(topic, GROUP, lambda: self._wire.now * 1000, _extender)
         self._items[topic] = []
+
+    def _choose(self, topic: str, settings: GroupSettings) -> Script:
+        """Make a group, or change it, as far as somebody else and its topic let this one."""
+        while True:
+            try:
+                yield make_group(self._operations, topic, GROUP, settings)
+            except AnotherChoice:  # somebody has made it otherwise, or does just now
+                if settings.ordered_by_key is None:
+                    raise
+                settings = replace(settings, ordered_by_key=None)
+            except BadRequest:  # its topic does not say where dead letters go, or not yet
+                if settings.dead_letter or not settings.max_attempts:
+                    raise
+                if self._has_own_letters:
+                    settings = replace(settings, dead_letter=DEAD)
+                else:
+                    self._unsaid.add(topic)
+                    settings = replace(settings, max_attempts=None)
+            else:
+                return
 
     def _forget(self, topic: str) -> None:
         self._books.pop(topic, None)
@@ -238,7 +266,9 @@ class Working:
         self._items[topic] = kept
         for item, ms in extended:
             if item.settled != "lost":
-                self._course.extended(self._name, item, asked_ms + ms)
+                self._course.believed(self._name, item, asked_ms + ms)
+        for item in book.hand:
+            self._course.believed(self._name, item, asked_ms + item._lease_ms)
 
     def _hand_over(self, topic: str, count: int) -> None:
         """Let the worker have so many of what is in hand."""

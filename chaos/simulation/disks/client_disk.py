@@ -34,9 +34,12 @@ class ClientDisk:
         """Call off what was to happen."""
         self._disk.calm()
 
-    def fail_sync(self, kind: str, count: int) -> None:
-        """Have the `count`-th sync of a kind (disk.SYNCS, "any") from now fail and lose bytes."""
-        self._disk.fail_sync(kind, count)
+    def fail_sync(self, kind: str, count: int, ends: bool) -> None:
+        """Have the `count`-th sync of a kind (disk.SYNCS, "any") from now fail and lose bytes.
+
+        `ends`: and the process end before its next operation.
+        """
+        self._disk.fail_sync(kind, count, ends)
 
     def kill(self, state: State | None) -> None:
         """Let go of what an ended process had open; what it did not write is gone."""

@@ -170,7 +170,7 @@ class SimDisk(Files):
         self.on_sync, self.on_full = on_sync, on_full
         self.on_read: Callable[[], None] = lambda: None  # before a file is opened to be read
         self._full = self._has_ended = False
-        self._fails_kind, self._fails_in = "", 0
+        self._fails_kind, self._fails_in, self._fails_last = "", 0, False
         self._rng = rng or random.Random(0)
         self.lost_power = False
         self.failure: DiskFailed | None = None
@@ -206,14 +206,15 @@ class SimDisk(Files):
             self._full = full
             self.on_full(full)
 
-    def fail_sync(self, kind: str, count: int) -> None:
+    def fail_sync(self, kind: str, count: int, ends: bool = False) -> None:
         """Have the `count`-th sync of a kind from now report EIO, once.
 
-        The kinds are SYNCS, OWN_SYNC, and "any" of them.
+        The kinds are SYNCS, OWN_SYNC, and "any" of them. `ends`: and the process end before its
+        next operation.
         """
         assert count >= 1, count
         assert kind in (*SYNCS, OWN_SYNC, "any"), kind
-        self._fails_kind, self._fails_in = kind, count
+        self._fails_kind, self._fails_in, self._fails_last = kind, count, ends
 
     @property
     def is_to_fail(self) -> bool:
@@ -253,6 +254,8 @@ class SimDisk(Files):
         if self._fails_in and kinds[-1] in SYNCS and self._fails_kind in (*kinds, "any"):
             self._fails_in -= 1
             if not self._fails_in:
+                if self._fails_last:
+                    self.crash_in("any", 1)
                 raise OSError(errno.EIO, f"injected into {kind}")
 
     def restart(self) -> None:

@@ -32,6 +32,7 @@ from chaos.simulation.plan.limits import (
     OF_THE_STORE,
 )
 from chaos.simulation.plan.plan import Action, Mode, Plan
+from chaos.simulation.search import scenes
 from chaos.simulation.search.room import Room
 from chaos.simulation.world.network import double_of
 from chaos.simulation.world.operator import BROKEN_HOWS
@@ -614,6 +615,8 @@ STAGED: Final = (
 )
 ROOM_S_MAX: Final = 8.0  # a run has a dozen other kinds of faults
 ROOM_SHARE: Final = 0.5  # of the seeds have room for one of these
+STAGED_BESIDE: Final = ("returning_leaders",)  # the same, of seeds without room for the others
+BESIDE_SHARE: Final = 0.4
 SETTLED_S: Final = (4.0, 7.0)  # before it: an emptied member is one again, and a leader leads
 
 
@@ -642,7 +645,7 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         if callers.rng.random() < CALLERS_SHARE and role.get("size_bytes", 0) <= CALLERS_BYTES_MAX:
             role["callers"] = callers.rng.choice((2, 4, 9))
     schedule = tuple(_schedule(draw, empty.duration_s))
-    room = _room(draw("room"), empty.duration_s)
+    room = _room(draw, empty.duration_s)
     schedule = tuple(sorted((*schedule, *room.steps), key=lambda action: action.at_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
     if draw("full topics").rng.random() < FULL_SHARE and _are_joined(load["roles"]):
@@ -679,16 +682,35 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         own = _of_levels(draw, knobs, load["roles"], empty.duration_s)
         schedule = tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
     knobs |= _scrub(draw("scrub").rng)
+    scenes.short_steps(draw("short steps").rng, knobs)
     schedule = _with_latent_damages(draw("latent damages"), knobs, schedule, empty.duration_s)
     schedule = room.made_in(schedule, empty.members)
     deaths = _let_work(draw("groups"), load["roles"], schedule, knobs, empty.duration_s)
     own = _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
-    schedule = tuple(sorted((*schedule, *deaths, *own), key=lambda action: action.at_s))
+    lost = scenes.lost_syncs(draw("lost syncs").rng, clients, empty.duration_s)
+    schedule = tuple(sorted((*schedule, *deaths, *own, *lost), key=lambda action: action.at_s))
+    schedule = _staged(draw, load["roles"], schedule, knobs, empty.duration_s)
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
         knobs.pop("backlog_bytes_max", None)
     knobs["load"] = {**load, "broken": _broken(draw("broken"), mode)}
     return Plan(seed, count, len(clients), empty.duration_s, mode, knobs, schedule)
+
+
+def _staged(
+    draw: Callable[[str], Draw],
+    roles: Sequence[dict[str, Any]],
+    schedule: tuple[Action, ...],
+    knobs: dict[str, Any],
+    duration_s: float,
+) -> tuple[Action, ...]:
+    """Return a schedule in which some seeds do one thing alone, where the cluster lets them."""
+    if not at_level_of_users(schedule):
+        return schedule
+    raised = (*schedule, *scenes.later_raises(duration_s))
+    schedule = tuple(sorted(raised, key=lambda action: action.at_s))
+    schedule = scenes.workshop(draw("workshop").rng, roles, schedule, knobs, duration_s)
+    return scenes.rover(draw("rover").rng, schedule, knobs, duration_s)
 
 
 def _of_levels(
@@ -783,11 +805,18 @@ def _schedule(draw: Callable[[str], Draw], duration_s: float) -> list[Action]:
     return sorted((one for one in actions if one.at_s < duration_s), key=lambda one: one.at_s)
 
 
-def _room(draw: Draw, duration_s: float) -> Room:
+def _room(draw: Callable[[str], Draw], duration_s: float) -> Room:
     """Return room for a fault of several steps, in some seeds; in the others it has none."""
-    if draw.rng.random() >= ROOM_SHARE:
+    room = _room_for(draw("room"), duration_s, STAGED, ROOM_SHARE)
+    if room.steps:
+        return room
+    return _room_for(draw("another room"), duration_s, STAGED_BESIDE, BESIDE_SHARE)
+
+
+def _room_for(draw: Draw, duration_s: float, kinds: Sequence[str], share: float) -> Room:
+    if draw.rng.random() >= share:
         return Room(0.0, 0.0, ())
-    steps = list(KINDS[draw.rng.choice(STAGED)](draw))
+    steps = list(KINDS[draw.rng.choice(kinds)](draw))
     # The last of it may meet others again.
     lasts_s = min(ROOM_S_MAX, max(later_s + args.get("seconds", 0.0) for later_s, _, args in steps))
     settled_s = draw.between(*SETTLED_S)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, cast
 
 import pytest
 
+from chaos.simulation.clients.awaiting import SimLoop
 from chaos.simulation.plan.plan import Action, Plan
 from chaos.simulation.search.run import run
 
@@ -60,3 +62,21 @@ def test_what_a_cancelled_operation_must_not_do_is_noticed(bug: str, check: str)
 @pytest.mark.slow
 def test_a_run_with_clients_that_await_is_the_same_run_twice() -> None:
     assert run(plan()).hash == run(plan()).hash
+
+
+def test_a_task_that_its_process_s_end_keeps_from_beginning_is_closed() -> None:
+    class Wire:
+        now = 0.0
+
+        def after(self, delay_s: float, action: object) -> None:
+            """Forget it: nothing happens any more."""
+
+    async def operation() -> None:
+        raise AssertionError("it begins")
+
+    loop = SimLoop(cast("Any", Wire()), lambda action: action())
+    coroutine = operation()
+    task = loop.create_task(coroutine)
+    loop.end()
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+    assert not task.done()

@@ -153,6 +153,9 @@ class Ear:
     def took(self, process: Process, seconds: float) -> None:
         pass
 
+    def opened(self, process: Process) -> None:
+        pass
+
     def life(self, client: str, what: str) -> None:
         self.lives.append((client, what))
 

@@ -683,3 +683,15 @@ def test_what_a_killed_process_leaves_in_memory_is_removed_by_the_next(tmp_path:
         process.wait()
     assert remove_leftovers(tmp_path) == [name]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_may_end_at_a_sync_that_fails() -> None:
+    disk = with_unsynced(b"old", b"lost")
+    fd = disk.open_append(FILE)
+    disk.fail_sync("fdatasync", 1, ends=True)
+    with pytest.raises(OSError, match="fdatasync"):
+        disk.fdatasync(fd)
+    with pytest.raises(PowerLoss):
+        disk.fdatasync(fd)
+    disk.restart()
+    assert disk.read(FILE) == b"oldlost", "the cache has it"

@@ -112,7 +112,8 @@ class InvariantScene:
             is_doubling=lambda: False,
         )
         self.process: Any = SimpleNamespace(name="one/1", place="one")
-        self.process.session = SimpleNamespace(state=SimpleNamespace(epoch=1, client_id="me"))
+        state = SimpleNamespace(epoch=1, client_id="me", sequence=1)
+        self.process.session = SimpleNamespace(state=state)
 
     def turn(self, name: str) -> None:
         for watcher in self.world.watchers:
@@ -460,6 +461,19 @@ def test_an_entry_that_was_replaced_is_not_in_the_durable_log() -> None:
     journal.sync()
     log = DurableLog(disk)
     assert (log.holds(2, 2), log.holds(2, 1), log.holds(3, 1)) == (True, False, False)
+
+
+def test_a_state_that_is_older_than_what_was_asked_with_is_seen(scene: InvariantScene) -> None:
+    scene.promises.opened(scene.process)
+    scene.promises.invoked(scene.process, Operation(1, "me", "get", "t"))
+    scene.promises.opened(scene.process)
+    assert scene.checks == []
+    scene.process.session.state.sequence = 0
+    scene.promises.opened(scene.process)
+    assert scene.checks == ["kept"]
+    scene.process.session.state.client_id = "another"  # as who was forgotten becomes
+    scene.promises.opened(scene.process)
+    assert scene.checks == ["kept"]
 
 
 def test_a_counter_whose_publication_is_kept_is_not_given_again(scene: InvariantScene) -> None:

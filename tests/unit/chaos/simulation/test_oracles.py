@@ -218,10 +218,10 @@ def test_a_lease_that_is_believed_too_long_and_a_loop_that_keeps_something_are_s
     promises = WorkPromises(lambda check, text: failures.append(text), cast("Any", None))
     book = LeaseBook("t", "g", lambda: 0.0, lambda item, lease_ms: None)
     item = SimpleNamespace(topic="t", id=1, _end_ms=1_000.0)
-    promises.extended("c", cast("Any", item), 1_000.0)
+    promises.believed("c", cast("Any", item), 1_000.0)
     promises.loop_left("c", book)
     assert failures == []
-    promises.extended("c", cast("Any", item), 999.0)
+    promises.believed("c", cast("Any", item), 999.0)
     book.given[1] = cast("Any", item)
     promises.loop_left("c", book)
     assert len(failures) == 2

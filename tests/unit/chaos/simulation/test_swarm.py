@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -87,8 +88,7 @@ def test_one_kind_of_fault_more_leaves_the_rest_of_every_plan_as_it_was(
 def test_a_fault_of_several_steps_has_room_in_about_half_of_the_plans(plans: list[Plan]) -> None:
     with_room = 0
     for plan in plans:
-        draw = Draw(swarm._stream(plan.seed, "safety", "room"), plan.members, _clients(plan))
-        room = swarm._room(draw, plan.duration_s)
+        room = swarm._room(partial(_draw, plan), plan.duration_s)
         span = [each for each in plan.schedule if room.begin_s <= each.at_s < room.end_s]
         others = [each for each in span if each.name in DISTURBING and each not in room.steps]
         assert {each.at_s for each in others} <= {room.begin_s}, "what is mended, and no more"
@@ -97,13 +97,22 @@ def test_a_fault_of_several_steps_has_room_in_about_half_of_the_plans(plans: lis
     assert 0.4 < with_room / len(plans) < 0.8
 
 
+def _draw(plan: Plan, purpose: str) -> Draw:
+    return Draw(swarm._stream(plan.seed, "safety", purpose), plan.members, _clients(plan))
+
+
 def _clients(plan: Plan) -> list[str]:
     return [f"client-{number}" for number in range(1, plan.clients + 1)]
+
+
+def _has_workshop(plan: Plan) -> bool:
+    return any("take_wait_ms" in role for role in plan.knobs["load"]["roles"])
 
 
 def test_who_only_lists_and_who_comes_and_goes_are_in_about_half_of_the_plans_each(
     plans: list[Plan],
 ) -> None:
+    plans = [plan for plan in plans if not _has_workshop(plan)]
     second = [Role.of(plan.knobs["load"]["roles"][1]) for plan in plans]
     listers = [role for role in second if role.lists and not (role.puts or role.gets)]
     leavers = [role for role in second if role.churns]
@@ -157,7 +166,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         roles = [Role.of(role) for role in plan.knobs["load"]["roles"]]
         assert len(roles) == plan.clients
         assert any(role.puts for role in roles)
-        assert any(role.gets for role in roles)
+        assert any(role.gets for role in roles) or _has_workshop(plan)
         assert plan.knobs.keys() - {"load"} <= {
                 *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *OF_SCRUB, *DEFAULTS,
                 *OF_THE_STORE, *OF_PATTERNS, *OF_GROUPS, *OF_KEY_ORDER, "chunk_puts",
@@ -188,3 +197,31 @@ def test_nobody_waits_for_room_that_a_fenced_client_will_never_make(
     plan = plans[seed]
     copied = any(action.name == "client_copy" for action in plan.schedule)
     assert not (copied and "backlog_bytes_max" in plan.knobs)
+
+
+def test_some_plans_are_of_one_scene(plans: list[Plan]) -> None:
+    scenes = Counter[str]()
+    for plan in plans:
+        roles = plan.knobs["load"]["roles"]
+        workers = [role for role in roles if "take_wait_ms" in role]
+        scenes["workshop"] += bool(workers)
+        scenes["by key"] += any(role["is_ordered"] for role in workers)
+        scenes["letters of topics"] += any(role["own_letters"] == 0.0 for role in workers)
+        scenes["short steps"] += plan.knobs.get("scrub_step_rows", 99) <= 3
+        replays = [action.at_s for action in plan.schedule if action.name == "replay"]
+        scenes["rover"] += len(replays) > plan.duration_s * 5
+        ends = [each for each in plan.schedule if each.args.get("ends") and "kind" in each.args]
+        scenes["lost syncs"] += bool(ends)
+        if workers:
+            made = [role for role in roles if role.get("has_properties") and role["puts"]]
+            assert made, "nobody fills the topic of a workshop"
+            assert {role["topics"][0] for role in workers} == {made[0]["topics"][0]}
+    assert min(scenes.values()) >= 8, scenes
+    assert scenes["workshop"] <= 80, scenes
+
+
+def test_a_level_that_could_not_be_raised_is_asked_for_again(plans: list[Plan]) -> None:
+    for plan in plans:
+        if swarm.at_level_of_users(plan.schedule):
+            asked = [each.at_s for each in plan.schedule if each.name == "let_users"]
+            assert max(asked) > plan.duration_s - 8.0, plan.seed

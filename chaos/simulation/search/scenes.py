@@ -1,0 +1,173 @@
+"""Scenes: situations of several parts, which seeds that draw each part by itself seldom come to.
+
+What lives here: parts of a plan that fit each other, each with the share of seeds that has it. What
+must not: what a seed draws for itself (swarm.py), what an action does.
+
+The more a cluster can do, the less of anything a seed has: its clients do all of it in turns, and
+each fault meets the others. Of 40 seeds one had a key with two publications in a worker's hands,
+and none a seek that went back. So some seeds do one thing, and do it often. Each scene has a random
+stream of its own, so that whoever draws it leaves all others as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any, Final
+
+from chaos.simulation.clients.replayer import KEPT_TOPIC, REPLAYER
+from chaos.simulation.clients.working import DEAD
+from chaos.simulation.plan.limits import OF_GROUPS, OF_KEY_ORDER, OF_THE_STORE
+from chaos.simulation.plan.plan import Action
+
+# A level is raised while every member is heard, so that early asking may be in vain for ever.
+LATER_RAISES_S: Final = (5.0, 8.0, 11.0, 15.0, 20.0, 25.0)
+
+WORKSHOP_SHARE: Final = 0.5  # of the seeds whose cluster gets to the level of groups
+WORKSHOP_CLIENTS: Final = 5  # at most; the last one of four or more goes on as it was drawn
+MAKERS_SHARE: Final = 0.4  # of a workshop's clients publish, the others work
+BY_KEY_SHARE: Final = 0.5
+LETTERS_SHARE: Final = 0.6  # have dead letters
+OF_TOPICS_SHARE: Final = 0.5  # of which the topics say where they go
+MOVES_SHARE: Final = 0.5  # have groups that are moved
+MOVES: Final = (4, 12)
+NAKS: Final = (0.15, 0.5)  # so much of what is in hand is given back, against 0.85 of all else
+WAIT_MS: Final = 2_000  # of some TAKEs: longer than any may be parked beside what it could be given
+TIGHT_SHARE: Final = 0.3  # meet limits of groups
+POLICIES_S: Final = (1.0, 2.0, 4.0, 8.0)  # the cluster gets to its level by and by
+# What ends groups, or changes what their topics keep.
+OF_TOPICS: Final = frozenset({"delete_topic", "set_topic", "purge"})
+
+ROVER_SHARE: Final = 0.4  # of the seeds with somebody who replays have one who does it undisturbed
+ROVER_PERIOD_S: Final = 0.12
+
+LOST_SYNCS_SHARE: Final = 0.25  # of all seeds have clients that end at a sync that fails
+LOST_SYNCS_PERIOD_S: Final = 5.0
+
+SHORT_STEPS_SHARE: Final = 0.5  # of the seeds that read disks back do so in steps of few rows
+
+
+def later_raises(duration_s: float) -> list[Action]:
+    """Ask for the level of this build until all members are there; it is raised once."""
+    return [Action(at_s, "let_users", {}) for at_s in LATER_RAISES_S if at_s < duration_s]
+
+
+def short_steps(rng: Random, knobs: dict[str, Any]) -> None:
+    """Have disks read back few rows at a time, in quick steps, in some seeds that do at all."""
+    if "scrub_bytes_per_s" in knobs and rng.random() < SHORT_STEPS_SHARE:
+        knobs |= {"scrub_step_rows": rng.choice((2, 3)), "job_ms": 1.0}
+        knobs |= {"scrub_bytes_per_s": 20_000_000, "scrub_period_s": 2.0}
+
+
+def lost_syncs(rng: Random, clients: Sequence[str], duration_s: float) -> Iterator[Action]:
+    """End clients' processes at a sync that fails; the next one goes on, until the power goes.
+
+    What the failed one was to write is in the cache alone, and nobody has written it again.
+    """
+    if rng.random() >= LOST_SYNCS_SHARE:
+        return
+    at_s = rng.uniform(1.0, LOST_SYNCS_PERIOD_S)
+    while at_s < duration_s - LOST_SYNCS_PERIOD_S:
+        client = {"client": rng.choice(clients)}
+        fails = {"count": rng.randint(1, 3), "kind": "store_sync", "ends": True}
+        back_s = at_s + rng.uniform(0.5, 1.5)
+        gone_s = back_s + rng.uniform(0.3, 2.5)
+        yield Action(at_s, "client_fsync_error", {**client, **fails})
+        yield Action(back_s, "client_restart", client)
+        yield Action(gone_s, "client_power_loss", {**client, "keep": "lost"})
+        yield Action(gone_s + 0.2, "client_restart", client)
+        at_s += LOST_SYNCS_PERIOD_S
+
+
+def workshop(
+    rng: Random,
+    roles: Sequence[dict[str, Any]],
+    schedule: Sequence[Action],
+    knobs: dict[str, Any],
+    duration_s: float,
+) -> tuple[Action, ...]:
+    """Let some clients do nothing but work in the groups of one topic, which the others fill.
+
+    In some seeds; return the schedule, in which nobody keeps them from it.
+    """
+    if rng.random() >= WORKSHOP_SHARE or _has_limits(knobs):
+        return tuple(schedule)
+    topic = str(roles[0]["topics"][0])
+    is_ordered = rng.random() < BY_KEY_SHARE
+    max_attempts = rng.choice((1, 2)) if rng.random() < LETTERS_SHARE else 0
+    are_topics_asked = max_attempts > 0 and rng.random() < OF_TOPICS_SHARE
+    work: dict[str, Any] = {"lease_ms": rng.choice((150, 500, 2_000)), "max_attempts": max_attempts}
+    work |= {"take_wait_ms": WAIT_MS, "naks": rng.choice(NAKS)}
+    work |= {"is_ordered": is_ordered, "own_letters": 0.0 if are_topics_asked else 1.0}
+    those = roles[: min(WORKSHOP_CLIENTS, max(3, len(roles) - 1))]
+    makers = round(MAKERS_SHARE * len(those))
+    for number, role in enumerate(those):
+        role |= {"churns": 0.0, "lists": 0.0, "oversized": 0.0, "gets": 0.0, "puts": 0.0}
+        role |= {"topics": [topic], "reads_any": False, "pause_s": rng.uniform(0.03, 0.1)}
+        if number < makers:
+            role |= {"puts": 1.0, "works": 0.0, "batch_count": 5, "size_bytes": 20}
+            role |= {"has_properties": True, "is_old": False}
+            role |= {"expires": rng.choice((0.0, 0.0, 0.3)), "pause_s": rng.uniform(0.1, 0.3)}
+        else:
+            role |= {"works": 1.0, **work}
+    _lift_limits(knobs, tuple(OF_GROUPS))
+    if rng.random() < TIGHT_SHARE:
+        limits = {**OF_GROUPS, **OF_KEY_ORDER}
+        name = rng.choice([each for each in sorted(limits) if each != "workers_max"])
+        knobs[name] = rng.choice(limits[name])
+    own = [
+        each
+        for each in schedule
+        if not _is_denial(each)
+        and each.name != "drop_client"
+        and not (each.name in OF_TOPICS and each.args["topic"] in (topic, DEAD))
+    ]
+    if are_topics_asked:
+        policy = {"keep": "unread", "amount": 0, "dead_letter": DEAD}
+        about = {"node": "leader", "topic": topic, "policy": policy, "is_new": True}
+        own += [Action(at_s, "set_topic", about) for at_s in POLICIES_S if at_s < duration_s]
+    if rng.random() < MOVES_SHARE:
+        for _ in range(rng.randint(*MOVES)):
+            start = rng.choice(
+                ("new", "earliest", "earliest", rng.randint(1, 60), rng.randint(1, 300))
+            )
+            move = {"node": "leader", "topic": topic, "start": start}
+            own.append(Action(round(rng.uniform(2.0, duration_s - 0.1), 4), "seek_group", move))
+    return tuple(sorted(own, key=lambda action: action.at_s))
+
+
+def rover(
+    rng: Random, schedule: Sequence[Action], knobs: dict[str, Any], duration_s: float
+) -> tuple[Action, ...]:
+    """Let somebody by hand replay the topic that he publishes to, and nobody keep him from it.
+
+    In some of the seeds that have one; return the schedule.
+    """
+    if "topics" not in knobs or rng.random() >= ROVER_SHARE or _has_limits(knobs):
+        return tuple(schedule)
+    _lift_limits(knobs, ())
+    own = [
+        each
+        for each in schedule
+        if not (_is_denial(each) and each.args["user"] in ("*", REPLAYER))
+        and not (each.name in ("delete_topic", "purge") and each.args["topic"] == KEPT_TOPIC)
+    ]
+    at_s = 2.0
+    while (at_s := at_s + rng.expovariate(1 / ROVER_PERIOD_S)) < duration_s:
+        own.append(Action(at_s, "replay", {"node": "leader", "topic": KEPT_TOPIC}))
+    return tuple(sorted(own, key=lambda action: action.at_s))
+
+
+def _has_limits(knobs: dict[str, Any]) -> bool:
+    """Return whether somebody may be refused a topic, or a subscription: such seeds are few."""
+    return not OF_THE_STORE.keys().isdisjoint(knobs)
+
+
+def _lift_limits(knobs: dict[str, Any], names: Sequence[str]) -> None:
+    """Leave out limits of these names, and quotas: who is refused does less."""
+    for name in [name for name in knobs if name in names or name.startswith("quota_")]:
+        del knobs[name]
+
+
+def _is_denial(action: Action) -> bool:
+    return action.name == "change_user" and action.args["act"] in ("deny", "remove")
