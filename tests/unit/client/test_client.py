@@ -283,7 +283,7 @@ def test_a_dead_node_is_left_at_once_for_the_next_endpoint() -> None:
     with (
         FakeNode("a", cluster) as a,
         FakeNode("b", cluster) as b,
-        Client([a.endpoint, b.endpoint], state_dir=a.new_directory(), timeout=60) as client,
+        Client([a.endpoint, b.endpoint], state_dir=b.new_directory(), timeout=60) as client,
     ):
         client.subscribe("t")
         a.stop()

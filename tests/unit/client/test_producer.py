@@ -162,7 +162,7 @@ def test_order_is_kept_when_the_node_dies_under_load() -> None:
     with (
         FakeNode("a", cluster) as a,
         FakeNode("b", cluster) as b,
-        Client([a.endpoint, b.endpoint], state_dir=a.new_directory()) as client,
+        Client([a.endpoint, b.endpoint], state_dir=b.new_directory()) as client,
     ):
         client.subscribe("t")
         with client.producer("t", batch_bytes=SMALL_BATCH_BYTES) as out:
