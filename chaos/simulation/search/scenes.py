@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from chaos.simulation.clients.replayer import KEPT_TOPIC, REPLAYER
 from chaos.simulation.clients.working import DEAD
-from chaos.simulation.plan.limits import OF_GROUPS, OF_KEY_ORDER, OF_THE_STORE
+from chaos.simulation.plan.limits import OF_GROUPS, OF_KEY_ORDER
 from chaos.simulation.plan.plan import Action
 
 # A level is raised while every member is heard, so that early asking may be in vain for ever.
@@ -110,7 +110,7 @@ def workshop(
             role |= {"expires": rng.choice((0.0, 0.0, 0.3)), "pause_s": rng.uniform(0.1, 0.3)}
         else:
             role |= {"works": 1.0, **work}
-    _lift_limits(knobs, tuple(OF_GROUPS))
+    _lift_limits(knobs, (*OF_GROUPS, "subscriptions_per_client_max"))
     if rng.random() < TIGHT_SHARE:
         limits = {**OF_GROUPS, **OF_KEY_ORDER}
         name = rng.choice([each for each in sorted(limits) if each != "workers_max"])
@@ -160,7 +160,7 @@ def rover(
 
 def _has_limits(knobs: dict[str, Any]) -> bool:
     """Return whether somebody may be refused a topic, or a subscription: such seeds are few."""
-    return not OF_THE_STORE.keys().isdisjoint(knobs)
+    return "topics_max" in knobs or "subscriptions_max" in knobs
 
 
 def _lift_limits(knobs: dict[str, Any], names: Sequence[str]) -> None:
