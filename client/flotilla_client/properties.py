@@ -1,15 +1,15 @@
-"""What a publication has beside its bytes: key, headers, expiry, and how they travel with it.
+"""What a publication has beside its bytes: key, headers, expiry, delay, and how they travel.
 
 What lives here: the envelope that a publication with properties begins with, its limits, its strict
 reading. What must not: batches (protocol.py), what anybody does with a key, when a publication has
-expired (cluster/store/expiry.py).
+expired (cluster/store/expiry.py) or is due (cluster/store/delayed.py).
 
 An envelope is `version` (uint8, 1), `size` (uint16) of the fields, the fields; numbers are little
-endian. A field is a tag (uint8) and, of an expiry, the milliseconds (uint64); of a key, `size`
-(uint16) and the value; of a header `size` (uint8) and the name, `size` (uint16) and the value. The
-tag says whether the value is text (UTF-8) or bytes. First the expiry, if there is one, then the
-key, then the headers, in their order, no name twice. What has no properties has no envelope. So
-each has one encoding, and each encoding one meaning.
+endian. A field is a tag (uint8) and, of an expiry or a delay, the milliseconds (uint64); of a key,
+`size` (uint16) and the value; of a header `size` (uint8) and the name, `size` (uint16) and the
+value. The tag says whether the value is text (UTF-8) or bytes. First the expiry, if there is one,
+then the delay, the key, the headers, in their order, no name twice. What has no properties has no
+envelope. So each has one encoding, and each encoding one meaning.
 """
 
 from __future__ import annotations
@@ -28,30 +28,42 @@ HEADERS_MAX: Final = 64
 HEADER_NAME_BYTES_MAX: Final = 255  # as a topic's
 PROPERTIES_BYTES_MAX: Final = 16 * 1024  # of an envelope: as the header of a request
 EXPIRES_MS_MAX: Final = 315_360_000_000  # ten years: what is to stay longer needs no expiry
+DELIVER_AFTER_MS_MAX: Final = 31_536_000_000  # a year: what is due later is a calendar's
 
-_KEY_TEXT, _KEY_BYTES, _HEADER_TEXT, _HEADER_BYTES, _EXPIRY = 1, 2, 3, 4, 5
-_EXPIRY_BYTES: Final = 8
+_KEY_TEXT, _KEY_BYTES, _HEADER_TEXT, _HEADER_BYTES, _EXPIRY, _DELAY = 1, 2, 3, 4, 5, 6
+_MS_BYTES: Final = 8
+_MS_FIELD_BYTES: Final = 1 + _MS_BYTES
+_DURATIONS: Final = (  # in their order, before all else: tag, name, limit
+    (_EXPIRY, "expiry", EXPIRES_MS_MAX),
+    (_DELAY, "delay", DELIVER_AFTER_MS_MAX),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Properties:
     """A publication's `key` (None: it has none) and `headers`.
 
-    `expires_ms`: so long after it was stored it is given to nobody any more; 0: it never expires.
+    `expires_ms`: so long after it came into its topic it is given to nobody any more; 0: it never
+    expires. `deliver_after_ms`: so long after it was stored it comes into its topic; 0: at once.
     """
 
     key: str | bytes | None = None
     headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
     expires_ms: int = 0
+    deliver_after_ms: int = 0
 
     def of(self, data: bytes | str) -> Publication:
         """Return something to be published with them."""
-        expires = timedelta(milliseconds=self.expires_ms) if self.expires_ms else None
-        return Publication(data, self.key, self.headers, expires)
+        expires, deliver_after = _duration(self.expires_ms), _duration(self.deliver_after_ms)
+        return Publication(data, self.key, self.headers, expires, deliver_after)
 
     def lasting(self) -> Properties:
-        """Return them without an expiry."""
-        return replace(self, expires_ms=0)
+        """Return them without expiry and delay, which builds of before these do not know."""
+        return replace(self, expires_ms=0, deliver_after_ms=0)
+
+
+def _duration(ms: int) -> timedelta | None:
+    return timedelta(milliseconds=ms) if ms else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +71,44 @@ class Publication:
     """Bytes or text to be published with properties; wherever a publication is taken.
 
     `key`: what it is about. `headers` {name: text or bytes}, names printable. Both are stored and
-    handed over with it, as they are. `expires`: so long (seconds, or a timedelta) after it was
-    stored it is given to nobody any more; None: it never expires.
+    handed over with it, as they are. `expires`: so long (seconds, or a timedelta) after it came into
+    its topic it is given to nobody any more; None: it never expires. `deliver_after`: so long after
+    it was stored it comes into its topic, and has its id and time from then; None: at once.
     """
 
     data: bytes | str
     key: str | bytes | None = None
     headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
     expires: float | timedelta | None = None
+    deliver_after: float | timedelta | None = None
 
     @property
     def properties(self) -> Properties:
         """What it is published with. Raises TypeError, ProtocolError `bad_request`."""
-        return Properties(self.key, self.headers, _milliseconds(self.expires))
+        expires_ms = _milliseconds("expires", self.expires, EXPIRES_MS_MAX)
+        delay_ms = _milliseconds("deliver_after", self.deliver_after, DELIVER_AFTER_MS_MAX)
+        return Properties(self.key, self.headers, expires_ms, delay_ms)
 
 
-def _milliseconds(expires: float | timedelta | None) -> int:
-    """Return an expiry in ms, 0 for none; a part of one counts as one."""
-    if expires is None:
+def _milliseconds(name: str, value: float | timedelta | None, ms_max: int) -> int:
+    """Return a duration in ms, 0 for none; a part of one counts as one."""
+    if value is None:
         return 0
-    if isinstance(expires, timedelta):
-        expires = expires / timedelta(seconds=1)
-    if isinstance(expires, bool) or not isinstance(expires, int | float):
-        raise TypeError(f"expires is seconds or a timedelta, not {type(expires).__name__}")
-    if not 0 < expires <= EXPIRES_MS_MAX / 1000:
-        raise _bad_expiry(f"{expires} s")
-    return max(1, round(expires * 1000))
+    if isinstance(value, timedelta):
+        value = value / timedelta(seconds=1)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is seconds or a timedelta, not {type(value).__name__}")
+    if not 0 < value <= ms_max / 1000:
+        raise _out_of_range(f"{value} s", ms_max)
+    return max(1, round(value * 1000))
 
 
-def _bad_expiry(what: str) -> ProtocolError:
-    message = f"a publication expires after 1 ms to {EXPIRES_MS_MAX} ms (ten years), not {what}"
+def _out_of_range(what: str, ms_max: int) -> ProtocolError:
+    message = (
+        f"a publication expires after 1 ms to {ms_max} ms (ten years), not {what}"
+        if ms_max == EXPIRES_MS_MAX
+        else f"a publication is delayed by 1 ms to {ms_max} ms (a year), not {what}"
+    )
     return ProtocolError("bad_request", message)
 
 
@@ -108,9 +128,13 @@ def encode(properties: Properties) -> bytes:
     """
     fields = bytearray()
     if properties.expires_ms:
-        _check_expiry(properties.expires_ms)
+        _check_ms(properties.expires_ms, EXPIRES_MS_MAX)
         fields.append(_EXPIRY)
-        fields += properties.expires_ms.to_bytes(_EXPIRY_BYTES, "little")
+        fields += properties.expires_ms.to_bytes(_MS_BYTES, "little")
+    if properties.deliver_after_ms:
+        _check_ms(properties.deliver_after_ms, DELIVER_AFTER_MS_MAX)
+        fields.append(_DELAY)
+        fields += properties.deliver_after_ms.to_bytes(_MS_BYTES, "little")
     key = properties.key
     if key is not None:
         value, is_text = _value("key", key)
@@ -140,9 +164,9 @@ def encode(properties: Properties) -> bytes:
     return bytes((VERSION, *len(fields).to_bytes(2, "little"))) + fields
 
 
-def _check_expiry(expires_ms: int) -> None:
-    if not 1 <= expires_ms <= EXPIRES_MS_MAX:
-        raise _bad_expiry(f"{expires_ms} ms")
+def _check_ms(ms: int, ms_max: int) -> None:
+    if not 1 <= ms <= ms_max:
+        raise _out_of_range(f"{ms} ms", ms_max)
 
 
 def _value(what: str, value: object) -> tuple[bytes, bool]:
@@ -185,8 +209,9 @@ def key_field(data: bytes, start: int = 0) -> bytes | None:
     same.
     """
     first, end = start + HEAD_BYTES, start + envelope_bytes(data[start : start + HEAD_BYTES])
-    if data[first] == _EXPIRY:
-        first += 1 + _EXPIRY_BYTES
+    for tag in (_EXPIRY, _DELAY):
+        if first < end and data[first] == tag:
+            first += _MS_FIELD_BYTES
     if first == end or data[first] not in (_KEY_TEXT, _KEY_BYTES):
         return None
     return data[first : first + 3 + int.from_bytes(data[first + 1 : first + 3], "little")]
@@ -197,10 +222,22 @@ def expiry_of(publication: bytes) -> int:
 
     0: it never expires.
     """
-    if publication[HEAD_BYTES] != _EXPIRY:
+    return _ms_at(publication, HEAD_BYTES) if publication[HEAD_BYTES] == _EXPIRY else 0
+
+
+def delay_of(publication: bytes) -> int:
+    """Return the `deliver_after_ms` of a publication that begins with properties, as `expiry_of`.
+
+    0: it is not delayed.
+    """
+    first = HEAD_BYTES + (_MS_FIELD_BYTES if publication[HEAD_BYTES] == _EXPIRY else 0)
+    if first == envelope_bytes(publication) or publication[first] != _DELAY:
         return 0
-    first = HEAD_BYTES + 1
-    return int.from_bytes(publication[first : first + _EXPIRY_BYTES], "little")
+    return _ms_at(publication, first)
+
+
+def _ms_at(publication: bytes, first: int) -> int:
+    return int.from_bytes(publication[first + 1 : first + _MS_FIELD_BYTES], "little")
 
 
 def decode(publication: bytes) -> tuple[Properties, int]:
@@ -217,13 +254,14 @@ def decode(publication: bytes) -> tuple[Properties, int]:
         raise _malformed(f"{end} bytes of a publication of {len(publication)}")
     key: str | bytes | None = None
     headers: dict[str, str | bytes] = {}
-    expires_ms, position = 0, HEAD_BYTES
-    if publication[position] == _EXPIRY:
-        position += 1 + _EXPIRY_BYTES
-        if position > end:
-            raise _malformed("the expiry goes beyond their end")
-        expires_ms = expiry_of(publication)
-        _check_expiry(expires_ms)
+    found, position = {_EXPIRY: 0, _DELAY: 0}, HEAD_BYTES
+    for tag, name, ms_max in _DURATIONS:
+        if position < end and publication[position] == tag:
+            if position + _MS_FIELD_BYTES > end:
+                raise _malformed(f"the {name} goes beyond their end")
+            found[tag] = _ms_at(publication, position)
+            _check_ms(found[tag], ms_max)
+            position += _MS_FIELD_BYTES
     first = position
     while position < end:
         tag = publication[position]
@@ -244,7 +282,7 @@ def decode(publication: bytes) -> tuple[Properties, int]:
             raise _malformed(f"no field begins with {tag} at byte {position}")
     if len(headers) > HEADERS_MAX:
         raise _too_large(f"{len(headers)} headers", HEADERS_MAX)
-    return Properties(key, headers, expires_ms), end
+    return Properties(key, headers, found[_EXPIRY], found[_DELAY]), end
 
 
 def _sized(publication: bytes, start: int, size_bytes: int, end: int) -> tuple[bytes, int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import reprlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from flotilla_client.error_table import ErrorRow as ErrorRow
 from flotilla_client.error_table import ProtocolError as ProtocolError
 from flotilla_client.error_table import nak_body as nak_body
 from flotilla_client.policies import check_parts
+from flotilla_client.properties import DELIVER_AFTER_MS_MAX as DELIVER_AFTER_MS_MAX
 from flotilla_client.properties import EXPIRES_MS_MAX as EXPIRES_MS_MAX
 from flotilla_client.properties import HEADER_NAME_BYTES_MAX as HEADER_NAME_BYTES_MAX
 from flotilla_client.properties import HEADERS_MAX as HEADERS_MAX
@@ -34,6 +35,7 @@ from flotilla_client.properties import PROPERTIES_BYTES_MAX as PROPERTIES_BYTES_
 from flotilla_client.properties import (
     Enveloped,
     Properties,
+    delay_of,
     envelope_bytes,
     expiry_of,
 )
@@ -147,6 +149,9 @@ _REQUEST_ID_SAID: Final = re.compile(rb'"request_id"\s*:\s*"([ !#-\[\]-~]{1,%d})
 _TIME: Final = re.compile(r"@[0-9]{1,15}")  # where a subscription starts: the time of day in ms
 _NUMBER: Final = re.compile(r"[0-9]{0,15}")
 _USER: Final = re.compile(r"[a-z0-9-]{1,32}")
+# Behind a topic's name, which is printable: what is published there with a delay has counters of its
+# own, as if it were another topic's.
+_LANE: Final = "\x1fdelayed"
 EPOCHS_A_RECOVERY: Final = 2**32  # a recovery raises every client's epoch by this: 2 million fit
 
 
@@ -156,7 +161,7 @@ class Request:
 
     `epoch` None: sent by hand, not fenced. `body` holds the checked fields of the type.
     `lengths` and `data` are empty unless the request carried a batch. `has_properties`: of any
-    publication in it; `has_expiry`: any of them expires.
+    publication in it; `has_expiry`: any of them expires; `is_delayed`: all of them are.
     """
 
     type: str
@@ -169,6 +174,7 @@ class Request:
     data: bytes = b""
     has_properties: bool = False
     has_expiry: bool = False
+    is_delayed: bool = False
 
 
 @dataclass(slots=True)
@@ -206,6 +212,21 @@ def is_pattern(topic: str) -> bool:
     """
     words = re.split(r"[./]", topic)
     return has_wildcard(topic) or "#" in words or "+" in words
+
+
+def lane_of(topic: str, is_delayed: bool) -> str:
+    """Return under which name a client counts what it publishes to a topic, delayed or at once."""
+    return topic + _LANE if is_delayed else topic
+
+
+def topic_of(lane: str) -> str:
+    """Return which topic's a lane is."""
+    return lane.removesuffix(_LANE)
+
+
+def is_delayed(lane: str) -> bool:
+    """Tell if what is counted under that name is published with a delay."""
+    return lane.endswith(_LANE)
 
 
 def no_pattern(topic: str) -> str:
@@ -342,15 +363,17 @@ def stripped(lengths: bytes, data: bytes) -> tuple[bytes, bytes]:
 
 
 def batch_without_expiry(lengths: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """Return a batch without the expiries in it, for who knows of none; they were read before."""
+    """Return a batch without expiries and delays, for who knows of none; they were read before."""
     if sum(batch_sizes(lengths, len(data))) == len(data):
         return lengths, data  # as a rule: none has properties
     return pack(list(map(lasting, unpack(lengths, data))))
 
 
 def lasting(publication: bytes) -> bytes:
-    """Return a publication of `unpack` without its expiry."""
-    if type(publication) is not Enveloped or not expiry_of(publication):
+    """Return a publication of `unpack` without its expiry and its delay."""
+    if type(publication) is not Enveloped:
+        return publication
+    if not expiry_of(publication) and not delay_of(publication):
         return publication
     properties, end = decode_properties(publication)
     envelope, text = encode_properties(properties.lasting()), publication[end:]
@@ -359,11 +382,20 @@ def lasting(publication: bytes) -> bytes:
 
 def expiries(lengths: bytes, data: bytes) -> list[int]:
     """Return each publication's `expires_ms`, 0 for none, of a batch that was read before."""
+    return _of_each(expiry_of, lengths, data)
+
+
+def delays(lengths: bytes, data: bytes) -> list[int]:
+    """Return each publication's `deliver_after_ms`, 0 for none, of a batch that was read before."""
+    return _of_each(delay_of, lengths, data)
+
+
+def _of_each(read: Callable[[bytes], int], lengths: bytes, data: bytes) -> list[int]:
     found: list[int] = []
     start = 0
     for size in struct.unpack(f"<{len(lengths) >> 2}I", lengths):
         end = start + (size & _SIZE)
-        found.append(expiry_of(data[start:end]) if size & HAS_PROPERTIES else 0)
+        found.append(read(data[start:end]) if size & HAS_PROPERTIES else 0)
         start = end
     return found
 
@@ -452,6 +484,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
         data,
         bool(properties),
         any(each.expires_ms for each in properties.values()),
+        any(each.deliver_after_ms for each in properties.values()),
     )
     _CHECKS[kind](request)
     return request
@@ -720,6 +753,9 @@ def _check_put(request: Request) -> None:
     if request.body.get("count", count) != count:
         said = _shown(request.body["count"])
         raise ProtocolError("bad_request", f"`count` is {said}, the batch has {count}")
+    if request.is_delayed and not all(delays(request.lengths, request.data)):
+        message = "a batch is delayed as a whole: some of its publications have a delay, some none"
+        raise ProtocolError("bad_request", message)
     request.body = {"counter": counter, "count": count}
 
 

@@ -611,7 +611,7 @@ class Member:
         def heard() -> list[str]:
             return self.broker.take_heard(HEARD_PER_ENTRY_MAX)
 
-        for operation in self.reaper.operations(self.store, heard, self._now):
+        for operation in self.reaper.operations(self.store, heard, self.raft.term, self._now):
             self._propose([[operation]], tick=False)
 
     def _tell_of_full_topics(self) -> None:

@@ -1,5 +1,6 @@
 """What a leader does about clients that are silent for long: it has them heard, or forgotten; and
-about time that passes while nobody asks for anything: publications get too old by the log's time.
+about time that passes while nobody asks for anything: by the log's time publications get too old,
+or are due that were delayed.
 
 What lives here: which operations it proposes for that, and when. What must not: the log's time, and
 what the operations do (store/idle.py, store.py), clocks.
@@ -13,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from cluster.serve.leases import reckoned
 from cluster.store.commands import Forget, Hear, Operation
+from cluster.store.expiry import NEVER
 from cluster.store.store import Store
 
 PERIOD_S: Final = 1.0  # between two steps, each of them a page and some entries
@@ -45,14 +48,18 @@ class Reaper:
         self._after = 0  # the number of the client that was looked at last
         self._silent: list[str] = []  # who will be forgotten soon, in this pass: some names
         self._silent_count = 0
+        self._seen_index = -1  # what was applied when an entry was proposed for what is due
 
     def operations(
-        self, store: Store, heard: Callable[[], list[str]], now: float
+        self, store: Store, heard: Callable[[], list[str]], term: int, now: float
     ) -> list[Operation]:
         """Return what is to be proposed now, each in an entry of its own.
 
         `heard()` takes the clients that have only read since they were noted last.
         """
+        if self._is_due(store, term, now):
+            self._seen_index = store.applied_index
+            return [Hear([])]
         has_ages = store.has_ages
         if not (self._silent_ms or has_ages) or not store.idle.is_on or now < self._due_s:
             return []
@@ -65,6 +72,16 @@ class Reaper:
         if self._silent_ms:
             found += self._look(store, now)
         return found
+
+    def _is_due(self, store: Store, term: int, now: float) -> bool:
+        """Return whether an entry of now would let in what was delayed, and none is under way.
+
+        Where the log's time stands, as nobody has led, it takes an entry to go on.
+        """
+        delayed = store.delayed
+        if delayed.due_ms == NEVER or store.applied_index == self._seen_index:
+            return False
+        return delayed.has_work or delayed.due_ms <= reckoned(store, term, now * 1000)
 
     def _look(self, store: Store, now: float) -> list[Operation]:
         """Look at one page of clients."""

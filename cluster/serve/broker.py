@@ -52,6 +52,7 @@ from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
 from cluster.wire.levels import (
     LEVEL_FIRST,
     LEVEL_OF_DEAD_LETTERS,
+    LEVEL_OF_DELAY,
     LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUP_STARTS,
     LEVEL_OF_GROUPS,
@@ -103,6 +104,7 @@ from flotilla_client.protocol import (
     check_followed,
     has_wildcard,
     is_pattern,
+    lane_of,
     nak_body,
     no_pattern,
     stripped,
@@ -458,7 +460,9 @@ class Broker:
         if has_properties and self.traced is not None:
             waiting.ended = self.traced(request)
         refusal = self._no_room(request) or self._unread_too_much(waiting)
-        if has_expiry and self.store.level < LEVEL_OF_EXPIRY:
+        if request.is_delayed and self.store.level < LEVEL_OF_DELAY:
+            refusal = self._unsupported("publications with a delay", LEVEL_OF_DELAY)
+        elif has_expiry and self.store.level < LEVEL_OF_EXPIRY:
             refusal = self._unsupported("publications that expire", LEVEL_OF_EXPIRY)
         elif has_properties and self.store.level < LEVEL_OF_PROPERTIES:
             refusal = self._unsupported("properties of publications", LEVEL_OF_PROPERTIES)
@@ -478,13 +482,14 @@ class Broker:
             data,
             has_properties=has_properties,
             has_expiry=has_expiry,
+            is_delayed=request.is_delayed,
         )
 
     def _unread_too_much(self, waiting: Waiting) -> ProtocolError | None:
         principal, limit = waiting.principal, self.quotas.unread_bytes_max
         if principal is None or not limit:
             return None
-        unread_bytes = self.store.holdings.unread_bytes[principal] + len(waiting.request.data)
+        unread_bytes = self.store.unread_bytes_of(principal) + len(waiting.request.data)
         if unread_bytes <= limit:
             return None
         return self._over(principal, "unread_bytes_max", QUOTA_RETRY_MS)
@@ -503,7 +508,8 @@ class Broker:
                 limit=limit,
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        if refused := self.store.too_full(request.topic, len(request.lengths) + len(request.data)):
+        size_bytes = len(request.lengths) + len(request.data)
+        if refused := self.store.too_full(request.topic, size_bytes, request.is_delayed):
             # Its entry would say the same; this only spares the log.
             return ProtocolError(refused.code, refused.message, **refused.details)
         backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + len(request.data)
@@ -518,8 +524,8 @@ class Broker:
         return None
 
     def _is_stored(self, request: Request) -> bool:
-        counter = request.body["counter"]
-        return self.store.has_taken(request.client_id, request.topic, counter)
+        lane = lane_of(request.topic, request.is_delayed)
+        return self.store.has_taken(request.client_id, lane, request.body["counter"])
 
     def _get(self, waiting: Waiting) -> AskedOperation | None:
         """Return the acknowledgment that the GET carries, None if it moves no cursor."""
@@ -642,6 +648,8 @@ class Broker:
         self._put_bytes -= sum(waiting.put_bytes for waiting in authors)
         for key in self.store.groups.take_stirred():
             self._offer(key, self.store.idle.log_ms)
+        for topic in self.store.take_entered():
+            self._wake(topic)
         if not authors:
             return
         assert len(outcomes) == len(authors), (index, len(outcomes), len(authors))

@@ -31,6 +31,7 @@ from cluster.wire.levels import (
     LEVEL_FIRST,
     LEVEL_MAX,
     LEVEL_OF_DEAD_LETTERS,
+    LEVEL_OF_DELAY,
     LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUP_STARTS,
     LEVEL_OF_GROUPS,
@@ -49,6 +50,7 @@ from flotilla_client.protocol import (
     USER_CHANGES,
     ProtocolError,
     check_start,
+    delays,
     expiries,
     total_bytes,
 )
@@ -147,7 +149,8 @@ class UnsubscribePattern:
 class Put:
     """Publish a packed batch under the counters from `counter` on (`protocol.pack`).
 
-    `has_properties`: of any publication in it; `has_expiry`: any of them expires.
+    `has_properties`: of any publication in it; `has_expiry`: any of them expires. `is_delayed`: all
+    of them are, so the counters are those of what the client publishes there with a delay.
     """
 
     client_id: str
@@ -159,6 +162,7 @@ class Put:
     principal: str | None = None
     has_properties: bool = False
     has_expiry: bool = False
+    is_delayed: bool = False
 
 
 @dataclass(slots=True)
@@ -446,7 +450,9 @@ def level_needed(operations: Sequence[Operation]) -> int:
     """
     level = LEVEL_FIRST
     for operation in operations:
-        if type(operation) is Put and operation.has_properties:
+        if type(operation) is Put and operation.is_delayed:
+            level = max(level, LEVEL_OF_DELAY)
+        elif type(operation) is Put and operation.has_properties:
             level = max(level, LEVEL_OF_EXPIRY if operation.has_expiry else LEVEL_OF_PROPERTIES)
         elif type(operation) is Raise:
             level = max(level, operation.level)
@@ -545,7 +551,7 @@ def encode(stamp_ms: int, operations: Sequence[Operation], wall_ms: int = 0) -> 
             lengths, data = operation.lengths, operation.data
             metas.append(
                 (
-                    "P",
+                    _DELAYED_PUT if operation.is_delayed else _PUT,
                     operation.client_id,
                     operation.epoch,
                     operation.topic,
@@ -609,7 +615,7 @@ def decode(payload: bytes, level_max: int = BUILD.level_max) -> tuple[Stamp, lis
     stamp, metas, principals = _document(payload[_HEAD.size : position], level)
     operations: list[Operation] = []
     for meta in metas:
-        if type(meta) is list and meta and meta[0] == "P":
+        if type(meta) is list and meta and meta[0] in (_PUT, _DELAYED_PUT):
             operation, position = _put(meta, payload, position, level)
             operations.append(operation)
         else:
@@ -655,7 +661,7 @@ def _document(text: bytes, level: int) -> tuple[Stamp, list[Any], list[Any]]:
 def _put(meta: list[Any], payload: bytes, start: int, level: int) -> tuple[Put, int]:
     if len(meta) != 7:
         raise DamagedEntry(f"PUT of {len(meta)} fields")
-    _, client_id, epoch, topic, counter, count, data_bytes = meta
+    kind, client_id, epoch, topic, counter, count, data_bytes = meta
     if not (
         type(client_id) is str
         and type(topic) is str
@@ -684,6 +690,11 @@ def _put(meta: list[Any], payload: bytes, start: int, level: int) -> tuple[Put, 
             raise DamagedEntry(f"PUT's lengths add up to {total}, its data has {data_bytes} bytes")
         put.has_properties = True
         put.has_expiry = level >= LEVEL_OF_EXPIRY and any(expiries(lengths, put.data))
+    if kind == _DELAYED_PUT:
+        # Without its data, one that is stored already is repeated.
+        if level < LEVEL_OF_DELAY or (put.data and not all(delays(lengths, put.data))):
+            raise DamagedEntry(f"PUT with a delay of which some publications have none: {meta!r}")
+        put.is_delayed = True
     return put, end
 
 
@@ -786,6 +797,8 @@ _TAKE: Final = (
     *(_is_count, _is_count, _is_count_or_none),
     *(_rows_of(3), _rows_of(4), _rows_of(4)),
 )
+_PUT: Final = "P"
+_DELAYED_PUT: Final = "p"  # the same of what waits
 _PLAIN_RAISE: Final = "L"  # as version 0.2 writes and reads it
 _PLAIN_GROUP: Final = "G"  # as builds before LEVEL_OF_GROUP_STARTS do
 _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {

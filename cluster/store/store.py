@@ -58,6 +58,7 @@ from cluster.store.commands import (
     UnsubscribePattern,
     decode,
 )
+from cluster.store.delayed import Delayed, Due
 from cluster.store.expiry import NEVER, over_ms
 from cluster.store.groups import GroupLimits, Groups, Run, SharedGroup
 from cluster.store.holdings import Holdings
@@ -104,7 +105,15 @@ from cluster.wire.levels import (
     UnsupportedLevel,
 )
 from flotilla_client.policies import Policy
-from flotilla_client.protocol import EARLIEST, INTEGER_MAX, NEW, ProtocolError, expiries, matches
+from flotilla_client.protocol import (
+    EARLIEST,
+    INTEGER_MAX,
+    NEW,
+    ProtocolError,
+    expiries,
+    lane_of,
+    matches,
+)
 
 __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
 
@@ -157,6 +166,8 @@ class Store:
         self.users = Users(database, limits.users_max)
         self.holdings = Holdings(database)
         self._publications = Publications(database, self.holdings.dropped)
+        self.delayed = Delayed(database)
+        self._entered: set[str] = set()  # topics into which something has come that was delayed
         self._topics = Topics(database, self._publications.garbage)
         self.patterns = Patterns(database)
         self.groups = Groups(
@@ -256,6 +267,7 @@ class Store:
         outcomes: list[Outcome] = []
         operations: Sequence[Operation] = ()
         self._publications.sealed_crcs.clear()
+        self.delayed.added_crcs.clear()
         if payload:
             stamp, operations = made_of or decode(payload, self._level_max)
             if self.idle.is_on:
@@ -264,6 +276,9 @@ class Store:
                     self.groups.expired(topic)
                     self._publications.floor_moved(topic)
             self._entry_ms = max(self.timestamp_ms, stamp.wall_ms)
+            for due in self.delayed.take_due(self.idle.log_ms):
+                self._let_in(due)
+            self.delayed.remove_dropped()
             handlers: Any = self._handlers
             outcomes = [handlers[type(operation)](operation) for operation in operations]
             if self.level >= LEVEL_OF_PROPERTIES:
@@ -272,7 +287,7 @@ class Store:
             self._topics.grown(sealed)
         self.applied_index, self.applied_term = index, term
         if self.audit.is_on:
-            crcs = self._publications.sealed_crcs
+            crcs = self._publications.sealed_crcs + self.delayed.added_crcs
             self.audit.take(index, term, self.idle.log_ms, operations, outcomes, crcs)
             if is_agreed(index):
                 self._flush()
@@ -604,6 +619,7 @@ class Store:
         if topic.retention is not None:
             self._topics.end_policy(topic)
             self._publications.floor_moved(topic)
+        self.delayed.drop(topic)
         return Done({"last_id": topic.last_id, "deleted": held, "ended": count})
 
     def is_to_be_heard(self, client_id: str, silent_ms: int) -> bool:
@@ -849,7 +865,7 @@ class Store:
         if not wanted:
             return None
         topic = self._new_topic(name)
-        if isinstance(topic, Refused) or topic.last_id + count > self._limits.id_max:
+        if isinstance(topic, Refused) or self._is_over_ids(topic, count):
             for _, patterns in wanted:
                 for pattern in patterns:
                     self.patterns.has_missed(pattern, name)
@@ -994,7 +1010,8 @@ class Store:
         if isinstance(client, Refused):
             return client
         count = len(operation.lengths) >> 2
-        producer = self._clients.producer(client, operation.topic)
+        lane = lane_of(operation.topic, operation.is_delayed)
+        producer = self._clients.producer(client, lane)
         lacking = self.lacks(operation.principal, PUBLISH, operation.topic)
         # What is stored is stored: its own publisher hears so, whatever he may do now.
         if lacking is not None and (producer is None or operation.counter > producer.counter):
@@ -1008,10 +1025,10 @@ class Store:
         if topic is not None and not topic.takes:
             topic = None
         size_bytes = len(operation.lengths) + len(operation.data)
-        if topic is not None and (refused := self._no_room_in(topic, count, size_bytes)):
+        if topic is not None and (refused := self._no_room_in(topic, operation)):
             return refused
         if producer is None:
-            created = self._create_producer(client, operation.topic)
+            created = self._create_producer(client, lane)
             if isinstance(created, Refused):
                 return created
             producer = created
@@ -1019,31 +1036,61 @@ class Store:
         if is_none:
             topic = self._make(operation.topic, count)
         if topic is not None:
-            first_id = self._add(operation, topic, count, size_bytes)
+            batch, principal = (operation.lengths, operation.data), operation.principal
+            if operation.is_delayed:
+                first_id = self.delayed.add(topic, principal, *batch, self.idle.log_ms)
+            else:
+                first_id = self._add(topic, principal, *batch, operation.has_expiry)
         self._clients.record(producer, operation.counter, count, first_id)
-        stored = topic is not None
-        return Done({"id": first_id, "count": count, "duplicate": False, "stored": stored})
+        return _put_done(operation, count, first_id, is_duplicate=False, stored=topic is not None)
 
-    def _add(self, operation: Put, topic: Topic, count: int, size_bytes: int) -> int:
+    def _add(
+        self, topic: Topic, principal: str | None, lengths: bytes, data: bytes, has_expiry: bool
+    ) -> int:
         """Put a batch behind what a topic has; return its first id."""
-        self._hold(operation, topic)
-        batch, log_ms, over = (operation.lengths, operation.data), self.idle.log_ms, NEVER
+        size_bytes, log_ms, over = len(lengths) + len(data), self.idle.log_ms, NEVER
+        self._hold(topic, principal, size_bytes)
         if self._topics.make_room(topic, size_bytes):
             self.groups.gone(topic)
-        if operation.has_expiry:
-            over = over_ms(log_ms, expiries(*batch))
-        first_id = self._publications.add(topic, count, *batch, operation.has_expiry)
+        if has_expiry:
+            over = over_ms(log_ms, expiries(lengths, data))
+        first_id = self._publications.add(topic, len(lengths) >> 2, lengths, data, has_expiry)
         self._topics.put(topic, log_ms, first_id - 1, over)
         self._publications.floor_moved(topic)
         return first_id
 
-    def _no_room_in(self, topic: Topic, count: int, size_bytes: int) -> Refused | None:
-        if topic.last_id + count > self._limits.id_max:
-            return too_many("publications in the topic", self._limits.id_max)
-        return self.too_full(topic.name, size_bytes)
+    def _let_in(self, due: Due) -> None:
+        """Put what is due into its topic, as if it came now: where nobody wants it, it is gone.
 
-    def too_full(self, name: str, size_bytes: int) -> Refused | None:
+        There is room for it: it was counted since it was stored.
+        """
+        topic = self._topics.active.get(due.topic)
+        if topic is not None and topic.takes:
+            batch = due.lengths, due.data
+            self._add(topic, due.principal, *batch, any(expiries(*batch)))
+            self._entered.add(due.topic)
+
+    def take_entered(self) -> list[str]:
+        """Return, once, the topics into which something has come that was delayed."""
+        names = sorted(self._entered)
+        self._entered.clear()
+        return names
+
+    def _no_room_in(self, topic: Topic, operation: Put) -> Refused | None:
+        if self._is_over_ids(topic, len(operation.lengths) >> 2):
+            return too_many("publications in the topic", self._limits.id_max)
+        size_bytes = len(operation.lengths) + len(operation.data)
+        return self.too_full(topic.name, size_bytes, operation.is_delayed)
+
+    def _is_over_ids(self, topic: Topic, count: int) -> bool:
+        """Return whether a topic has no ids for so many more, and for what waits."""
+        return topic.last_id + self.delayed.count_of(topic) + count > self._limits.id_max
+
+    def too_full(self, name: str, size_bytes: int, is_delayed: bool = False) -> Refused | None:
         """Return why a topic's policy takes no so many bytes more, None if it does.
+
+        What waits counts as held. A policy that drops the oldest drops nothing that waits, so all
+        of that has to have room.
 
         Never `too_large`, which a client takes for a property of the request: it forgets what it
         may have sent before. A policy may change between two attempts, and the earlier one be
@@ -1057,18 +1104,25 @@ class Store:
         if size_bytes > limit:
             message = f"{size_bytes} bytes at once are more than {name!r} may hold"
             return Refused("backlog_full", message, {"limit": limit})
-        held = kept.held_bytes(topic.added_bytes) + size_bytes
-        if held <= limit or kept.policy.drops:
+        drops = kept.policy.drops
+        if drops and not is_delayed:
+            return None
+        held = self.delayed.bytes_for(topic) + size_bytes
+        held += 0 if drops else kept.held_bytes(topic.added_bytes)
+        if held <= limit:
             return None
         message = f"{name!r} would hold {held} bytes"
         return Refused("backlog_full", message, {"limit": limit})
 
-    def _hold(self, operation: Put, topic: Topic) -> None:
+    def _hold(self, topic: Topic, principal: str | None, size_bytes: int) -> None:
         """Count whose the bytes are."""
-        if operation.principal is not None:
+        if principal is not None:
             self.holdings.before(topic.name, topic.added_bytes - topic.dropped_bytes)
-        size_bytes = len(operation.lengths) + len(operation.data)
-        self.holdings.put(operation.principal, topic.name, size_bytes)
+        self.holdings.put(principal, topic.name, size_bytes)
+
+    def unread_bytes_of(self, principal: str) -> int:
+        """Return how many bytes of a principal's nobody has read, or can read yet."""
+        return self.holdings.unread_bytes[principal] + self.delayed.bytes_of[principal]
 
     def _put_again(self, operation: Put, producer: Producer, count: int) -> Outcome:
         """Answer a PUT whose first counter is not the one behind the producer's last."""
@@ -1083,7 +1137,7 @@ class Store:
             return Refused("bad_request", f"the batch overlaps counter {producer.counter} in part")
         first_id = self._clients.original_id(producer, operation.counter)
         stored = None if first_id is None else first_id > 0
-        return Done({"id": first_id or 0, "count": count, "duplicate": True, "stored": stored})
+        return _put_done(operation, count, first_id or 0, is_duplicate=True, stored=stored)
 
     def _create_producer(self, client: Client, topic: str) -> Producer | Refused:
         limits = self._limits
@@ -1423,10 +1477,13 @@ class Store:
             for client_id in heapq.nsmallest(count_max, ids)
         ]
 
-    def has_taken(self, client_id: str, topic: str, counter: int) -> bool:
-        """Return whether a PUT of the client to the topic with that counter was carried out."""
+    def has_taken(self, client_id: str, lane: str, counter: int) -> bool:
+        """Return whether a PUT of the client with that counter was carried out.
+
+        `lane`: to which topic, delayed or at once (`protocol.lane_of`).
+        """
         client = self._clients.get(client_id)
-        producer = self._clients.producer(client, topic) if client else None
+        producer = self._clients.producer(client, lane) if client else None
         return producer is not None and counter <= producer.counter
 
     def counters(self, client_id: str, after: str, count_max: int) -> dict[str, int]:
@@ -1472,6 +1529,7 @@ class Store:
             - self._publications.bytes_before(topic, topic.floor_id + 1),
             "purged_id": topic.purged_id,
             "dropped_id": topic.dropped_id,
+            "delayed": self.delayed.count_of(topic),
         }
 
     def topics_of(
@@ -1502,6 +1560,7 @@ class Store:
                 "last_id": topic.last_id,
                 "subscribers": len(topic.subscribers) + len(topic.groups),
                 "backlog_bytes": topic.added_bytes - topic.dropped_bytes,
+                "delayed": self.delayed.count_of(topic),
             }
             for topic in self._topics.page(after, count_max)
         ]
@@ -1550,11 +1609,13 @@ class Store:
     def backlog_bytes(self, topic: str) -> int:
         """Return the bytes of the topic's publications on this node's disk, 0 for no topic."""
         found = self._topics.active.get(topic)
-        return found.added_bytes - found.dropped_bytes if found else 0
+        if found is None:
+            return 0
+        return found.added_bytes - found.dropped_bytes + self.delayed.bytes_for(found)
 
     def total_backlog_bytes(self) -> int:
         """Return the bytes of all publications on this node's disk."""
-        return self._publications.stored_bytes
+        return self._publications.stored_bytes + self.delayed.size_bytes
 
     def collect_garbage(self, rows_max: int) -> int:
         """Delete up to `rows_max` dead rows; return how many. The next `commit` commits it."""
@@ -1602,8 +1663,17 @@ class Store:
             "topics": len(self._topics.active),
             "subscriptions": self._topics.subscriptions_count,
             "groups": self.groups.count,
-            "backlog_bytes": self._publications.stored_bytes,
+            "backlog_bytes": self.total_backlog_bytes(),
+            "delayed": self.delayed.count,
         }
+
+
+def _put_done(
+    operation: Put, count: int, first_id: int, is_duplicate: bool, stored: bool | None
+) -> Done:
+    """Return what a PUT is told; of one with a delay `id` is its first place among these."""
+    body = {"id": first_id, "count": count, "duplicate": is_duplicate, "stored": stored}
+    return Done(body | {"delayed": True} if operation.is_delayed else body)
 
 
 def _place(subscription: Subscription) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from cluster.log.files import DISK
 from cluster.wire.levels import (
     LEVEL_FIRST,
     LEVEL_OF_ACTS,
+    LEVEL_OF_DELAY,
     LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
@@ -146,12 +147,23 @@ CREATE TABLE IF NOT EXISTS expiries(topic INTEGER PRIMARY KEY, floor_id INTEGER 
 CREATE TABLE IF NOT EXISTS stamps(key INTEGER PRIMARY KEY, log_ms INTEGER NOT NULL,
     crc INTEGER NOT NULL);
 """
+# As well (decision 0029). `delayed`: publications that wait, by topic and place, as in
+# `publications.key`; `lanes`: the last place of each topic, and up to where they went with it.
+_DELAY_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS lanes(topic INTEGER PRIMARY KEY, last_place INTEGER NOT NULL,
+    dropped_place INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS delayed(key INTEGER PRIMARY KEY, due_ms INTEGER NOT NULL,
+    count INTEGER NOT NULL, principal TEXT NOT NULL, size_bytes INTEGER NOT NULL,
+    crc INTEGER NOT NULL, lengths BLOB NOT NULL, data BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due_ms, key);
+"""
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
 _LATER_SCHEMA: Final = "".join(
     (
         *(_USERS_SCHEMA, _IDLE_SCHEMA, _ACTS_SCHEMA, _GROUPS_SCHEMA),
         *(_TOPICS_SCHEMA, _PATTERNS_SCHEMA, _EXPIRY_SCHEMA),
+        _DELAY_SCHEMA,
     )
 )
 
@@ -606,6 +618,7 @@ TIMED_TABLES: Final = frozenset({"publications", "running"})
 LATER_TABLES: Final = frozenset(
     {"users", "owners", "running", "heard", "purged", "acts", "groups", "leases", "workers"}
     | {"policies", "placed", "patterns", "brought", "recoveries", "settled", "expiries", "stamps"}
+    | {"lanes", "delayed"}
 )
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 CHECKED: Final = (
@@ -621,6 +634,8 @@ CHECKED: Final = (
     ("policies", "topic, floor_id, text", 0),
     ("expiries", "topic, floor_id, text", 0),
     ("stamps", "key, log_ms", 0),
+    ("lanes", "topic, last_place, dropped_place", 0),
+    ("delayed", "key, due_ms, count, principal, size_bytes, lengths, data", 2),
     ("placed", "topic, client, at", 0),
     ("patterns", "client, pattern, record", 0),
     ("brought", "topic, client", 0),
@@ -723,7 +738,9 @@ def digest(database: Database) -> str:
     topics = _LOGICAL_TOPICS if database.level() >= LEVEL_OF_TOPICS else ()
     patterns = _LOGICAL_PATTERNS if database.level() >= LEVEL_OF_PATTERNS else ()
     expiry = _LOGICAL_EXPIRY if database.level() >= LEVEL_OF_EXPIRY else ()
-    for sql in (*_LOGICAL, *users, *idle, *acts, *times, *groups, *topics, *patterns, *expiry):
+    delay = _LOGICAL_DELAY if database.level() >= LEVEL_OF_DELAY else ()
+    later = (*groups, *topics, *patterns, *expiry, *delay)
+    for sql in (*_LOGICAL, *users, *idle, *acts, *times, *later):
         for row in database.query(sql):
             hasher.update(repr(row).encode())
         hasher.update(b"\n")
@@ -784,6 +801,12 @@ _LOGICAL_GROUPS: Final = (
 
 _LOGICAL_EXPIRY: Final = (
     "SELECT name, floor_id, text FROM expiries JOIN topics ON topics.number = topic ORDER BY name",
+)
+_LOGICAL_DELAY: Final = (
+    "SELECT name, last_place, dropped_place FROM lanes JOIN topics ON topics.number = topic"
+    " ORDER BY name",
+    f"SELECT name, key & {ID_MAX}, due_ms, count, principal, lengths, data FROM delayed"
+    f" JOIN topics ON topics.number = key >> {TOPIC_SHIFT} ORDER BY name, key",
 )
 _LOGICAL_TIMES: Final = ("SELECT timestamp_ms FROM running",)
 

@@ -31,6 +31,7 @@ LEVEL_OF_PATTERNS: Final = 4  # a subscription to all topics of a pattern
 LEVEL_OF_KEY_ORDER: Final = 5  # groups that give the publications of one key one by one
 LEVEL_OF_GROUP_STARTS: Final = 5  # groups begin where they are told to, and are moved
 LEVEL_OF_EXPIRY: Final = 5  # publications expire
+LEVEL_OF_DELAY: Final = 5  # publications wait until they are due
 LEVEL_OF_DEAD_LETTERS: Final = 5  # a topic's policy says where its groups' dead letters go
 
 # What a level allows, for people: (the version that brought it, what may stand in the log from it

@@ -21,7 +21,7 @@ import orjson
 
 from chaos.simulation.checks.reference_groups import ReferenceGroup, Taking, dead_letter
 from cluster.log.entries import FIRST_INDEX
-from cluster.store import clients, idle, retention
+from cluster.store import clients, delayed, idle, retention
 from cluster.store.commands import (
     Administration,
     Admit,
@@ -65,6 +65,8 @@ LEVEL_OF_PROPERTIES: Final = 4
 HAS_PROPERTIES: Final = 2**31
 NEVER: Final = 2**53 - 1  # when what has no expiry has expired
 EXPIRY_TAG: Final = 5  # docs/protocol.md: a uint64 of milliseconds follows
+DELAY_TAG: Final = 6  # the same, behind the expiry
+LANE: Final = "\x1fdelayed"  # behind a topic's name: under which counters what is delayed stands
 SPANS_MAX: Final = 64
 NOT_ITS_OWN: Final = "client_id"
 
@@ -284,6 +286,8 @@ class ReferenceTopic:
     expires: bool = False  # something was put that does
     spans: list[list[int]] = field(default_factory=list)  # [last id, when all of it has expired]
     expired: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
+    places: int = 0  # how many publications were ever delayed
+    delayed: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # how many of them wait
 
     def note(self, first_id: int, last_id: int) -> None:
         """Note when a batch has expired: with its last publication, if each one does."""
@@ -325,6 +329,26 @@ class ReferenceTopic:
         return bool(wanted) or (policy is not None and policy.keep != "unread")
 
 
+@dataclass(slots=True)
+class ReferenceWaiting:
+    """Neighbours of a PUT with one delay: a topic's publications from `place` on, due then.
+
+    `batch`: each with the size of its envelope. `is_dropped`: they went with their topic.
+    """
+
+    due_ms: int
+    number: int
+    place: int
+    name: str
+    batch: list[tuple[bytes, int]]
+    is_dropped: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take of a topic's bytes."""
+        return sum(len(publication) + 4 for publication, _ in self.batch)
+
+
 @dataclass(frozen=True, slots=True)
 class ReferenceUser:
     """What a principal may do: `may` and `may_not` hold (right, pattern)."""
@@ -360,6 +384,7 @@ class Reference:
         self.groups: dict[tuple[str, str], ReferenceGroup] = {}  # by topic and name
         # Groups that were given what had been given before, as they were moved or made anew.
         self.moved_groups: set[tuple[str, str]] = set()
+        self.waiting: list[ReferenceWaiting] = []  # what is delayed
         self.group_rows: dict[tuple[str, str], ByIndex[dict[str, Any] | None]] = {}
         self.level: ByIndex[int] = ByIndex(1)
         self.users: ByIndex[ReferenceUsers] = ByIndex({})
@@ -428,6 +453,7 @@ class Reference:
                     self._find_unread(name)
         if stamp is not None:
             self._entry_ms = max(self.times[-1][1] if self.times else 0, stamp.wall_ms)
+            self._let_in(index)
         handlers = self._handlers
         results = [handlers.get(type(each), _nobodys)(index, each) for each in operations]
         if stamp is not None and self.level.now >= LEVEL_OF_PROPERTIES:
@@ -436,6 +462,58 @@ class Reference:
         self.results[index] = results
         self._note_groups(index)
         return results
+
+    # --- what is delayed --------------------------------------------------------------------------
+
+    def _let_in(self, index: int) -> None:
+        """Let what is due be in its topic, by due time, topic and place: so much an entry."""
+        due = sorted(
+            (row for row in self.waiting if row.due_ms <= self.log_ms),
+            key=lambda row: (row.due_ms, row.number, row.place),
+        )
+        size_bytes = 0
+        for taken, row in enumerate(due):
+            size_bytes += row.size_bytes
+            is_over = taken >= delayed.DUE_ROWS_MAX or size_bytes > delayed.DUE_BYTES_MAX
+            if taken and is_over:
+                break
+            self.waiting.remove(row)
+            topic = self.topics[row.name]
+            if not row.is_dropped:
+                topic.delayed.put(index, topic.delayed.now - len(row.batch))
+                if topic.exists and topic.stores:
+                    self._store(index, row.name, topic, row.batch)
+        gone = sorted(
+            (row for row in self.waiting if row.is_dropped), key=lambda row: (row.number, row.place)
+        )
+        of_first = [row for row in gone if row.number == gone[0].number]
+        for row in of_first[: delayed.DROPPED_ROWS_MAX]:
+            self.waiting.remove(row)
+
+    def waiting_bytes(self, name: str) -> int:
+        """Return how many bytes of a topic wait."""
+        return sum(each.size_bytes for each in self._waiting_of(name))
+
+    def _waiting_of(self, name: str) -> list[ReferenceWaiting]:
+        return [row for row in self.waiting if row.name == name and not row.is_dropped]
+
+    def _delay(self, index: int, name: str, batch: Sequence[tuple[bytes, int]]) -> int:
+        """Have a batch wait; return its first place."""
+        topic, number = self.topics[name], list(self.topics).index(name)
+        first, last_due = topic.places + 1, -1
+        for publication, envelope in batch:
+            topic.places += 1
+            at = 12 if publication[3] == EXPIRY_TAG else 3
+            assert envelope > at and publication[at] == DELAY_TAG, publication
+            due = self.log_ms + int.from_bytes(publication[at + 1 : at + 9], "little")
+            if due == last_due:
+                self.waiting[-1].batch.append((publication, envelope))
+            else:
+                row = ReferenceWaiting(due, number, topic.places, name, [(publication, envelope)])
+                self.waiting.append(row)
+            last_due = due
+        topic.delayed.put(index, topic.delayed.now + len(batch))
+        return first
 
     # --- what expires -----------------------------------------------------------------------------
 
@@ -913,7 +991,9 @@ class Reference:
         wanted = list(self._wanting(index, name))
         if not wanted:
             return None
-        if self._no_room_for(name) or self.last_id_at(name, index) + count > self.limits.id_max:
+        before = self.topics.get(name)
+        ends = 0 if before is None else before.last_id.now + before.delayed.now
+        if self._no_room_for(name) or ends + count > self.limits.id_max:
             for client_id, texts in wanted:
                 self._missed(index, self.clients[client_id], texts, name)
             return None
@@ -1021,6 +1101,9 @@ class Reference:
         topic.groups.put(index, frozenset())
         topic.policy.put(index, None)
         self._find_unread(asked.topic)
+        for row in self._waiting_of(asked.topic):
+            row.is_dropped = True
+        topic.delayed.put(index, 0)
         return "", {"last_id": topic.last_id.now, "deleted": held, "ended": count}
 
     def _unsubscribe(self, index: int, asked: Unsubscribe) -> Result:
@@ -1085,56 +1168,58 @@ class Reference:
         if not isinstance(client, ReferenceClient):
             return client
         count = len(asked.lengths) // 4
-        producer = client.producers.get(asked.topic)
+        lane = asked.topic + LANE if asked.is_delayed else asked.topic
+        producer = client.producers.get(lane)
         was_taken = producer is not None and asked.counter <= producer.counter.now
         if not was_taken and not self.may_at(asked.principal, "publish", asked.topic, index):
             return "unauthorized", {"needs": "publish"}
         if producer is not None and asked.counter != producer.counter.now + 1:
-            return _put_again(producer, asked.counter, count)
+            return _put_again(producer, asked.counter, count, asked.is_delayed)
         if asked.counter + count - 1 > INTEGER_MAX:
             return "bad_request", {}
         topic = self.topics.get(asked.topic)
         is_none = topic is None or not topic.exists
         is_kept = topic is not None and topic.stores
-        size_bytes = len(asked.lengths) + len(asked.data)
-        if topic is not None and is_kept and topic.last_id.now + count > self.limits.id_max:
-            return "too_many", {"limit": self.limits.id_max}
-        if topic is not None and is_kept and (full := _too_full(topic, size_bytes)):
-            return full
+        if topic is not None and is_kept:
+            ends = topic.last_id.now + topic.delayed.now + count
+            if ends > self.limits.id_max:
+                return "too_many", {"limit": self.limits.id_max}
+            size_bytes = len(asked.lengths) + len(asked.data)
+            waiting_bytes = self.waiting_bytes(asked.topic)
+            if full := _too_full(topic, size_bytes, waiting_bytes, asked.is_delayed):
+                return full
         if producer is None:
-            limits, name_bytes = self.limits, len(orjson.dumps(asked.topic))
+            limits, name_bytes = self.limits, len(orjson.dumps(lane))
             if len(client.producers) >= limits.producers_per_client_max:
                 return "too_many", {"limit": limits.producers_per_client_max}
             if client.names_bytes + name_bytes > limits.names_bytes_max:
                 return "too_many", {"limit": limits.names_bytes_max}
             client.names_bytes += name_bytes
-            producer = client.producers[asked.topic] = ReferenceProducer(ByIndex(-1))
+            producer = client.producers[lane] = ReferenceProducer(ByIndex(-1))
         first_id = 0
         if is_none:
             topic = self._make(index, asked.topic, count)
             is_kept = topic is not None
         if topic is not None and is_kept:
-            first_id = self._store(index, asked, topic)
+            batch = _publications(asked)
+            if asked.is_delayed:
+                first_id = self._delay(index, asked.topic, batch)
+            else:
+                first_id = self._store(index, asked.topic, topic, batch)
         producer.counter.put(index, asked.counter + count - 1)
         producer.puts.append((asked.counter, count, first_id))
         del producer.puts[: -clients.PUTS_KEPT]
-        return "", {"id": first_id, "count": count, "duplicate": False, "stored": bool(is_kept)}
+        body = {"id": first_id, "count": count, "duplicate": False, "stored": bool(is_kept)}
+        return "", body | ({"delayed": True} if asked.is_delayed else {})
 
-    def _store(self, index: int, asked: Put, topic: ReferenceTopic) -> int:
-        """Put a batch behind what a topic has; return its first id."""
-        count, at = len(asked.lengths) // 4, 0
-        batch: list[tuple[bytes, int]] = []
-        for length in unpack(f"<{count}I", asked.lengths):
-            size = length % HAS_PROPERTIES
-            publication, at = asked.data[at : at + size], at + size
-            # docs/protocol.md: version, size of what follows.
-            is_enveloped = length >= HAS_PROPERTIES
-            envelope = 3 + publication[1] + 256 * publication[2] if is_enveloped else 0
+    def _store(
+        self, index: int, name: str, topic: ReferenceTopic, batch: Sequence[tuple[bytes, int]]
+    ) -> int:
+        """Put a batch behind what a topic has, what expires from now on; return its first id."""
+        for id_, (publication, envelope) in enumerate(batch, topic.last_id.now + 1):
             if envelope and publication[3] == EXPIRY_TAG:
-                ms = int.from_bytes(publication[4:12], "little")
-                topic.over[topic.last_id.now + 1 + len(batch)] = self.log_ms + ms
-            batch.append((publication, envelope))
-        return self._add(index, asked.topic, topic, batch)
+                topic.over[id_] = self.log_ms + int.from_bytes(publication[4:12], "little")
+        return self._add(index, name, topic, batch)
 
     def _add(
         self, index: int, name: str, topic: ReferenceTopic, batch: Sequence[tuple[bytes, int]]
@@ -1469,6 +1554,7 @@ class Reference:
                 "held_bytes": sum(held),
                 "purged_id": topic.purged.at(index),
                 "dropped_id": 0 if policy is None else topic.dropped.at(index),
+                "delayed": topic.delayed.at(index),
             }
         ]
 
@@ -1523,15 +1609,20 @@ def _about(asked: Administration) -> Any:
     return [getattr(asked, name) for name in asked.__slots__ if name not in apart]
 
 
-def _too_full(topic: ReferenceTopic, size_bytes: int) -> Result | None:
-    """Return why a topic's policy takes no so many bytes more."""
+def _too_full(
+    topic: ReferenceTopic, size_bytes: int, waiting_bytes: int, is_delayed: bool
+) -> Result | None:
+    """Return why a topic's policy takes no so many bytes more; what waits for it is held."""
     policy = topic.policy.now
     if policy is None or not policy.max_bytes:
         return None
     if size_bytes > policy.max_bytes:
         return "backlog_full", {"limit": policy.max_bytes}
-    held = topic.sizes.put_bytes - topic.sizes.base
+    held = topic.sizes.put_bytes - topic.sizes.base + waiting_bytes
     if policy.when_full == "refuse" and held + size_bytes > policy.max_bytes:
+        return "backlog_full", {"limit": policy.max_bytes}
+    # What waits is never dropped.
+    if is_delayed and waiting_bytes + size_bytes > policy.max_bytes:
         return "backlog_full", {"limit": policy.max_bytes}
     return None
 
@@ -1544,13 +1635,28 @@ def _nobodys(index: int, asked: Operation) -> None:
     return None
 
 
-def _put_again(producer: ReferenceProducer, counter: int, count: int) -> Result:
+def _publications(asked: Put) -> list[tuple[bytes, int]]:
+    """Return a PUT's publications, each with the size of its envelope."""
+    count, at = len(asked.lengths) // 4, 0
+    batch: list[tuple[bytes, int]] = []
+    for length in unpack(f"<{count}I", asked.lengths):
+        size = length % HAS_PROPERTIES
+        publication, at = asked.data[at : at + size], at + size
+        # docs/protocol.md: version, size of what follows.
+        is_enveloped = length >= HAS_PROPERTIES
+        envelope = 3 + publication[1] + 256 * publication[2] if is_enveloped else 0
+        batch.append((publication, envelope))
+    return batch
+
+
+def _put_again(producer: ReferenceProducer, counter: int, count: int, is_delayed: bool) -> Result:
     last = producer.counter.now
     if counter > last:
         return "counter_gap", {"expected": last + 1}
     if counter + count - 1 > last:
         return "bad_request", {}
     answer: dict[str, Any] = {"id": 0, "count": count, "duplicate": True, "stored": None}
+    answer |= {"delayed": True} if is_delayed else {}
     for first, each_count, first_id in producer.puts:
         if first <= counter < first + each_count:
             answer["id"] = first_id + counter - first if first_id else 0

@@ -292,7 +292,8 @@ class ReaperBench:
         """Return who was forgotten."""
         self.now += PERIOD_S
         gone: list[str] = []
-        for operation in self.reaper.operations(self.log.store, lambda: self.heard, self.now):
+        operations = self.reaper.operations(self.log.store, lambda: self.heard, 1, self.now)
+        for operation in operations:
             gone += self.log.one(operation).get("forgotten", [])
         return gone
 
