@@ -698,12 +698,14 @@ class AsyncClient:
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         expires: float | timedelta | None = None,
+        deliver_after: float | timedelta | None = None,
         timeout: Duration | None = None,
         allow_unheard: bool = False,
     ) -> PutResult:
         """Publish, joined with what other tasks publish meanwhile; see `Client.publish`."""
         with self._session.spans.publishing(topic) as span:
-            publication = span.carried(publication_of(publication, key, headers, expires))
+            own = publication_of(publication, key, headers, expires, deliver_after)
+            publication = span.carried(own)
             unheard = unheard_of(allow_unheard)
             result = await self._publish_one(topic, publication, timeout, unheard)
             span.stored(result)
@@ -730,6 +732,7 @@ class AsyncClient:
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         expires: float | timedelta | None = None,
+        deliver_after: float | timedelta | None = None,
         timeout: Duration | None = None,
         allow_unheard: bool = False,
     ) -> asyncio.Future[PutResult]:
@@ -746,7 +749,8 @@ class AsyncClient:
             parts.soon.told(call, future)
 
         with session.spans.publishing(topic) as span:
-            publication = span.carried(publication_of(publication, key, headers, expires))
+            own = publication_of(publication, key, headers, expires, deliver_after)
+            publication = span.carried(own)
             call = session.put_one(topic, publication, end_ms, told, unheard)
             await parts.soon.room(end_ms)
             session.check_open()

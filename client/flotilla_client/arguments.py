@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from flotilla_client.client import endpoints_of
 from flotilla_client.policies import age_text, parse_age
-from flotilla_client.properties import EXPIRES_MS_MAX
+from flotilla_client.properties import DELIVER_AFTER_MS_MAX, EXPIRES_MS_MAX
 from flotilla_client.protocol import EARLIEST, INTEGER_MAX, LEASE_MS_MAX, LEASE_MS_MIN, NEW
 from flotilla_client.retry import DEADLINE_MS_MAX
 from flotilla_client.version import VERSION
@@ -69,13 +69,22 @@ def deadline_s(text: str) -> float:
 
 
 def expiry(text: str) -> timedelta:
-    """Return a time such as 30s, 12h or 7d."""
+    """Return a time such as 30s, 12h or 7d, until something expires."""
+    return _duration(text, EXPIRES_MS_MAX)
+
+
+def delay(text: str) -> timedelta:
+    """Return a time such as 30s, 12h or 7d, until something is due."""
+    return _duration(text, DELIVER_AFTER_MS_MAX)
+
+
+def _duration(text: str, ms_max: int) -> timedelta:
     try:
         ms = parse_age(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if ms > EXPIRES_MS_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is over {age_text(EXPIRES_MS_MAX)}")
+    if ms > ms_max:
+        raise argparse.ArgumentTypeError(f"{text} is over {age_text(ms_max)}")
     return timedelta(milliseconds=ms)
 
 

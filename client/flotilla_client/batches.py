@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from flotilla_client import checks, properties, protocol
-from flotilla_client.errors import BY_CODE, TooLarge
+from flotilla_client.errors import BY_CODE, BadRequest, TooLarge
 from flotilla_client.properties import Enveloped, Publication
-from flotilla_client.protocol import ProtocolError
+from flotilla_client.protocol import HAS_PROPERTIES, ProtocolError
 
 Publishable = bytes | str | Publication
 
@@ -22,16 +22,40 @@ def publication_of(
     key: str | bytes | None,
     headers: Mapping[str, str | bytes] | None,
     expires: float | timedelta | None = None,
+    deliver_after: float | timedelta | None = None,
 ) -> Publishable:
-    """Return a publication with the key, the headers and the expiry that were given beside it.
+    """Return a publication with the properties that were given beside it.
 
     Raises TypeError if it has its own.
     """
-    if key is None and headers is None and expires is None:
+    if key is None and headers is None and expires is None and deliver_after is None:
         return publication
     if isinstance(publication, Publication):
-        raise TypeError("a Publication has its key, headers and expiry: give none beside it")
-    return Publication(publication, key, {} if headers is None else headers, expires)
+        raise TypeError("a Publication has its key, headers, expiry and delay: give none beside it")
+    return Publication(publication, key, {} if headers is None else headers, expires, deliver_after)
+
+
+def lane_for(topic: str, batches: Sequence[tuple[bytes, bytes]]) -> str:
+    """Return under which name a client counts what it publishes to a topic at once.
+
+    Raises BadRequest where some of it has a delay, and some has none.
+    """
+    found = set[bool]()
+    for lengths, data in batches:
+        has_properties = max(lengths[3::4]) >= HAS_PROPERTIES >> 24
+        found |= (
+            {each > 0 for each in protocol.delays(lengths, data)} if has_properties else {False}
+        )
+    if len(found) > 1:
+        message = "some of it has a delay, and some has none: publish the two one after the other"
+        raise BadRequest(message)
+    return protocol.lane_of(topic, is_delayed=True in found)
+
+
+def check_undelayed(data: bytes) -> None:
+    """Refuse, of what `as_bytes` has returned, what has a delay. Raises BadRequest."""
+    if type(data) is Enveloped and properties.delay_of(data):
+        raise BadRequest("a producer publishes at once: `publish` takes what has a delay")
 
 
 def batches_of(publications: Sequence[Publishable]) -> list[tuple[bytes, bytes]]:

@@ -31,6 +31,7 @@ from flotilla_client.arguments import (
     ShowVersion,
     count,
     deadline_s,
+    delay,
     directory_type,
     endpoints_type,
     expiry,
@@ -43,6 +44,7 @@ from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.client import Client, WorkItems, now_ms
 from flotilla_client.completion import SHELLS
 from flotilla_client.errors import (
+    BadRequest,
     Expired,
     FlotillaError,
     Gap,
@@ -271,6 +273,13 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
         type=expiry,
         metavar="TIME",
         help="give it to nobody any more so long after it was stored (30s, 12h, 7d); level 5",
+    )
+    put.add_argument(
+        "--deliver-after",
+        type=delay,
+        metavar="TIME",
+        help="store it now, and have it in the topic so long after (30s, 12h, 7d), where it gets "
+        "its id; of one publication; level 5",
     )
     put.add_argument(
         "text",
@@ -567,7 +576,10 @@ def _put(client: Client, options: Any) -> int:
         key=options.publication_key,
         headers=options.header,
         expires=options.expires,
+        deliver_after=options.deliver_after,
     )
+    if options.text == "-" and options.deliver_after is not None:
+        raise BadRequest("--deliver-after is of one publication: give it instead of -")
     if options.text == "-":
         code, unheard = _put_lines(client, options.topic, Lines(sys.stdin.fileno()), wrap)
         return REFUSED if code == OK and unheard and not options.allow_unheard else code
@@ -580,7 +592,7 @@ def _put(client: Client, options: Any) -> int:
         write(b"not stored\n")
         say(f"flotilla: nobody subscribes to {options.topic}: not stored")
         return OK if options.allow_unheard else REFUSED
-    write(f"{result.id}\n".encode())
+    write(b"delayed\n" if result.delayed else f"{result.id}\n".encode())
     return OK
 
 
@@ -860,6 +872,8 @@ def _as_json(message: Message, attempt: int | None = None) -> bytes:
         row |= _named("key", message.key)
     if message.expires_ms is not None:
         row["expires_ms"] = message.expires_ms
+    if message.deliver_after_ms is not None:
+        row["deliver_after_ms"] = message.deliver_after_ms
     for name, value in message.headers.items():
         for kind, shown in _named("headers", value).items():
             row.setdefault(kind, {})[name] = shown

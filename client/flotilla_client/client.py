@@ -22,7 +22,13 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar, assert_never
 
 from flotilla_client import checks, retry
-from flotilla_client.batches import Publishable, batch_of, batches_of, publication_of
+from flotilla_client.batches import (
+    Publishable,
+    batch_of,
+    batches_of,
+    lane_for,
+    publication_of,
+)
 from flotilla_client.checks import Duration
 from flotilla_client.connection import (
     CONNECTION_LOST,
@@ -321,7 +327,8 @@ class Session:
         """Return a call to be joined with others. Wrong arguments are refused here."""
         self.check_open()
         check_topic(topic)
-        return Call(topic, batches_of(publications), end_ms, told, unheard)
+        batches = batches_of(publications)
+        return Call(lane_for(topic, batches), batches, end_ms, told, unheard)
 
     def put_one(
         self,
@@ -334,7 +341,8 @@ class Session:
         """Return the call of one publication, as `put`."""
         self.check_open()
         check_topic(topic)
-        return Call(topic, (batch_of(publication),), end_ms, told, unheard)
+        batches = (batch_of(publication),)
+        return Call(lane_for(topic, batches), batches, end_ms, told, unheard)
 
     def end_ms(self, timeout: Duration | None) -> float:
         """Return until when a call tries. Raises TypeError, ValueError."""
@@ -364,11 +372,12 @@ class Session:
         """Return the steps that put publications into the outbox: none that ask anybody."""
         check_topic(topic)
         batches = batches_of(publications)
+        lane = lane_for(topic, batches)
 
         def steps() -> Steps[int]:
             yield from ()
-            self._check_free(topic)
-            return self.operations.enqueue(topic, batches)
+            self._check_free(lane)
+            return self.operations.enqueue(lane, batches)
 
         return steps()
 
@@ -780,6 +789,7 @@ class Client:
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         expires: float | timedelta | None = None,
+        deliver_after: float | timedelta | None = None,
         timeout: Duration | None = None,
         allow_unheard: bool = False,
     ) -> PutResult:
@@ -788,8 +798,11 @@ class Client:
         What other threads publish meanwhile goes out with it, in the order of the calls. `key`,
         `headers`: stored and handed over with it, as in a `Publication` (Unsupported below feature
         level 4). `expires` (seconds or a timedelta): so long after it was stored it is given to
-        nobody any more (Unsupported below level 5). `timeout` (seconds or a timedelta): of the
-        whole call, every wait included; None: the client's.
+        nobody any more (Unsupported below level 5). `deliver_after` (the same): it is stored now,
+        and comes into its topic so long after, where it gets its id, among others by the order of
+        due times; the result is `delayed` (Unsupported below level 5). Counters, and so what waits
+        for what, are apart from those of what is published at once. `timeout` (seconds or a
+        timedelta): of the whole call, every wait included; None: the client's.
 
         Raises NoSubscribers if nobody subscribes to the topic and no policy keeps it: then it is
         not stored, and will not be. `allow_unheard`: the result's `stored` says it instead.
@@ -801,7 +814,8 @@ class Client:
         ticket, session = Ticket(), self._session
         end_ms, unheard = session.end_ms(timeout), unheard_of(allow_unheard)
         with session.spans.publishing(topic) as span:
-            publication = span.carried(publication_of(publication, key, headers, expires))
+            own = publication_of(publication, key, headers, expires, deliver_after)
+            publication = span.carried(own)
             call = session.put_one(topic, publication, end_ms, ticket.waker(), unheard)
             self._publish(ticket, [call], end_ms)
             [result] = call.results()
@@ -839,6 +853,7 @@ class Client:
         key: str | bytes | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         expires: float | timedelta | None = None,
+        deliver_after: float | timedelta | None = None,
         timeout: Duration | None = None,
         allow_unheard: bool = False,
     ) -> Future[PutResult]:
@@ -853,7 +868,8 @@ class Client:
         parts = self._parts.here()
         end_ms, unheard = parts.session.end_ms(timeout), unheard_of(allow_unheard)
         with parts.session.spans.publishing(topic) as span:
-            publication = span.carried(publication_of(publication, key, headers, expires))
+            own = publication_of(publication, key, headers, expires, deliver_after)
+            publication = span.carried(own)
 
             def make(told: Callable[[], None]) -> Call:
                 return parts.session.put_one(topic, publication, end_ms, told, unheard)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol, assert_never
 
 from flotilla_client import protocol
@@ -40,7 +40,7 @@ from flotilla_client.errors import (
 )
 from flotilla_client.observer import Operation
 from flotilla_client.operations import REFUSED_FOREVER, Ask, Operations, PutResult, kept
-from flotilla_client.protocol import Reply, encode_request, is_pattern
+from flotilla_client.protocol import Reply, encode_request, is_pattern, topic_of
 from flotilla_client.retry import (
     Action,
     Close,
@@ -94,6 +94,7 @@ class Piece:
 class Call:
     """What one caller publishes. `told()` is called once, when it `is_over`: see `results`.
 
+    `topic`: with a delay the lane of one (`protocol.lane_of`), which is sent apart from the topic.
     Without `batches` it waits until the topic's outbox is sent. `has_left`: it was not taken, and
     nobody waits for it. `is_deserted`: nobody waits, whether it was taken or not. `unheard`: what
     comes of it where nobody subscribes.
@@ -158,11 +159,12 @@ class Call:
             raise self.error
         results = [piece.result for piece in self.pieces if piece.result is not None]
         if self.unheard == "raise" and any(result.stored is False for result in results):
-            message = f"nobody subscribes to {self.topic!r}, so what was published is not stored"
-            if is_pattern(self.topic):
+            topic = topic_of(self.topic)
+            message = f"nobody subscribes to {topic!r}, so what was published is not stored"
+            if is_pattern(topic):
                 message += ": it is a pattern, and a publication goes to one topic"
             stored = sum(result.count for result in results if result.stored is not False)
-            raise NoSubscribers(message, details={"topic": self.topic, "stored": stored})
+            raise NoSubscribers(message, details={"topic": topic, "stored": stored})
         return results
 
     @property
@@ -625,10 +627,9 @@ class Joined:
         assert batch.operation is not None, line.topic
 
         def note(result: PutResult) -> None:
-            duplicate, stored, first = result.duplicate, result.stored, batch.entry.counter
             for _, piece in batch.owned:
-                id_ = result.id + piece.counter - first if result.id else 0
-                piece.result = PutResult(id_, piece.count, duplicate, stored)
+                id_ = result.id + piece.counter - batch.entry.counter if result.id else 0
+                piece.result = replace(result, id=id_, count=piece.count)
 
         warns = not batch.owned or any([call.warns for call, _ in batch.owned])
         try:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from flotilla_client.properties import Publication
-from flotilla_client.protocol import matches
+from flotilla_client.protocol import lane_said, matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Losses:
     the same still; what has these ids now comes again. `subscriptions`: gone. `returned`:
     subscriptions that it had ended. `is_unknown`: the cluster does not know the client at all.
     `unanswered` {topic: publications}, of a client that the cluster has forgotten: they waited for
-    an answer, may be stored or not, and are not sent again.
+    an answer, may be stored or not, and are not sent again. Of both, what had a delay stands under
+    a name of its own (`protocol.lane_of`).
     """
 
     publications: Mapping[str, int]
@@ -48,7 +49,7 @@ class Losses:
             yield "the cluster does not know this client"
         for topic, count in sorted(self.publications.items()):
             lost = "publication" if count == 1 else "publications"
-            yield f"{count} acknowledged {lost} to {topic} lost"
+            yield f"{count} acknowledged {lost} to {lane_said(topic)} lost"
         for topic, (kept, had) in sorted(self.deliveries.items()):
             yield f"what was read from {topic} is certain up to id {kept} only, and not up to {had}"
         for topic in self.subscriptions:
@@ -57,16 +58,17 @@ class Losses:
             yield f"the ended subscription to {topic} back"
         for topic, waiting in sorted(self.unanswered.items()):
             what = "1 publication" if len(waiting) == 1 else f"{len(waiting)} publications"
-            yield f"{what} to {topic} without an answer: stored or not, and not sent again"
+            said = lane_said(topic)
+            yield f"{what} to {said} without an answer: stored or not, and not sent again"
 
     def details(self) -> dict[str, Any]:
         """Return the losses as plain values."""
         return {
-            "publications": dict(self.publications),
+            "publications": {lane_said(topic): n for topic, n in self.publications.items()},
             "deliveries": dict(self.deliveries),
             "subscriptions": list(self.subscriptions),
             "returned": list(self.returned),
-            "unanswered": {topic: len(waiting) for topic, waiting in self.unanswered.items()},
+            "unanswered": {lane_said(topic): len(each) for topic, each in self.unanswered.items()},
         }
 
 

@@ -119,13 +119,15 @@ class PutResult:
 
     `stored`: True: they stand on a majority of the nodes until every subscriber has them. False:
     they are gone, as nobody subscribes to the topic. None: they are duplicates of what the broker
-    took so long ago that it no longer knows which.
+    took so long ago that it no longer knows which. `delayed`: they wait, and have no id before they
+    are due (`id` 0).
     """
 
     id: int
     count: int
     duplicate: bool
     stored: bool | None
+    delayed: bool = False
 
 
 def new_nonce() -> str:
@@ -518,9 +520,8 @@ class Operations:
 
     def put_request(self, entry: Entry) -> Request:
         """Return the request that stores an entry of the outbox."""
-        request = self.request(
-            protocol.PUT, entry.topic, {"counter": entry.counter, "count": entry.count}
-        )
+        body = {"counter": entry.counter, "count": entry.count}
+        request = self.request(protocol.PUT, protocol.topic_of(entry.topic), body)
         request.lengths, request.data = entry.lengths, entry.data
         return request
 
@@ -536,13 +537,18 @@ class Operations:
 
         `warns`: a warning has to say it if it was not stored.
         """
-        body = done.reply.body
-        result = PutResult(body["id"], entry.count, bool(body.get("duplicate")), _was_stored(body))
-        if warns and result.stored is False and entry.topic not in self._unheard:
-            self._unheard.add(entry.topic)
-            self._warn_of.append(entry.topic)
+        body, topic = done.reply.body, protocol.topic_of(entry.topic)
+        stored, is_delayed = _was_stored(body), bool(body.get("delayed"))
+        id_, is_duplicate = 0 if is_delayed else body["id"], bool(body.get("duplicate"))
+        result = PutResult(
+            id_, entry.count, is_duplicate, stored, is_delayed and stored is not False
+        )
+        if warns and stored is False and topic not in self._unheard:
+            self._unheard.add(topic)
+            self._warn_of.append(topic)
+        # On record what is delayed has its place, as if it stood in a topic of its own.
         self.complete(
-            operation, done, first_id=result.id, count=result.count, duplicate=result.duplicate
+            operation, done, first_id=body["id"], count=entry.count, duplicate=is_duplicate
         )
         note(result)
         self.state.acknowledged(entry)

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from flotilla_client.batches import Publishable, as_bytes, publication_of
+from flotilla_client.batches import Publishable, as_bytes, check_undelayed, publication_of
 from flotilla_client.connection import EndpointSockets
 from flotilla_client.errors import Closed, FlotillaError, Overloaded, Unavailable
 from flotilla_client.forks import forked
@@ -229,8 +229,8 @@ class Producer:
         """Queue a publication; the future's result has its own id. `key`, `headers`,
         `expires`: as in `publish`.
 
-        Blocks while the queue is full; raises Overloaded after the deadline, TooLarge, Closed, or
-        what stopped the producer.
+        Blocks while the queue is full; raises Overloaded after the deadline, TooLarge, Closed, what
+        stopped the producer, or BadRequest: it takes nothing with a delay.
         """
         publication = publication_of(publication, key, headers, expires)
         return self.send_by(publication, _now_ms() + self.deadline_ms)
@@ -239,6 +239,7 @@ class Producer:
         """Queue a publication as `send` does, with another deadline (monotonic)."""
         self._check_here()
         data = as_bytes(publication)
+        check_undelayed(data)
         self.warn()
         queue = self._queue
         with queue.lock:

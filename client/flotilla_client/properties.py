@@ -71,9 +71,9 @@ class Publication:
     """Bytes or text to be published with properties; wherever a publication is taken.
 
     `key`: what it is about. `headers` {name: text or bytes}, names printable. Both are stored and
-    handed over with it, as they are. `expires`: so long (seconds, or a timedelta) after it came into
-    its topic it is given to nobody any more; None: it never expires. `deliver_after`: so long after
-    it was stored it comes into its topic, and has its id and time from then; None: at once.
+    handed over with it, as they are. `expires`: so long (seconds, or a timedelta) after it came
+    into its topic it is given to nobody any more; None: it never expires. `deliver_after`: so long
+    after it was stored it comes into its topic, and has its id and time from then; None: at once.
     """
 
     data: bytes | str
@@ -254,14 +254,7 @@ def decode(publication: bytes) -> tuple[Properties, int]:
         raise _malformed(f"{end} bytes of a publication of {len(publication)}")
     key: str | bytes | None = None
     headers: dict[str, str | bytes] = {}
-    found, position = {_EXPIRY: 0, _DELAY: 0}, HEAD_BYTES
-    for tag, name, ms_max in _DURATIONS:
-        if position < end and publication[position] == tag:
-            if position + _MS_FIELD_BYTES > end:
-                raise _malformed(f"the {name} goes beyond their end")
-            found[tag] = _ms_at(publication, position)
-            _check_ms(found[tag], ms_max)
-            position += _MS_FIELD_BYTES
+    expires_ms, delay_ms, position = _durations(publication, end)
     first = position
     while position < end:
         tag = publication[position]
@@ -282,7 +275,20 @@ def decode(publication: bytes) -> tuple[Properties, int]:
             raise _malformed(f"no field begins with {tag} at byte {position}")
     if len(headers) > HEADERS_MAX:
         raise _too_large(f"{len(headers)} headers", HEADERS_MAX)
-    return Properties(key, headers, found[_EXPIRY], found[_DELAY]), end
+    return Properties(key, headers, expires_ms, delay_ms), end
+
+
+def _durations(publication: bytes, end: int) -> tuple[int, int, int]:
+    """Return the expiry and the delay (0: none), and where what follows them begins."""
+    found, position = {_EXPIRY: 0, _DELAY: 0}, HEAD_BYTES
+    for tag, name, ms_max in _DURATIONS:
+        if position < end and publication[position] == tag:
+            if position + _MS_FIELD_BYTES > end:
+                raise _malformed(f"the {name} goes beyond their end")
+            found[tag] = _ms_at(publication, position)
+            _check_ms(found[tag], ms_max)
+            position += _MS_FIELD_BYTES
+    return found[_EXPIRY], found[_DELAY], position
 
 
 def _sized(publication: bytes, start: int, size_bytes: int, end: int) -> tuple[bytes, int]:

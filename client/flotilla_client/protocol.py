@@ -149,8 +149,8 @@ _REQUEST_ID_SAID: Final = re.compile(rb'"request_id"\s*:\s*"([ !#-\[\]-~]{1,%d})
 _TIME: Final = re.compile(r"@[0-9]{1,15}")  # where a subscription starts: the time of day in ms
 _NUMBER: Final = re.compile(r"[0-9]{0,15}")
 _USER: Final = re.compile(r"[a-z0-9-]{1,32}")
-# Behind a topic's name, which is printable: what is published there with a delay has counters of its
-# own, as if it were another topic's.
+# Behind a topic's name, which is printable: what is published there with a delay has counters of
+# its own, as if it were another topic's.
 _LANE: Final = "\x1fdelayed"
 EPOCHS_A_RECOVERY: Final = 2**32  # a recovery raises every client's epoch by this: 2 million fit
 
@@ -224,9 +224,9 @@ def topic_of(lane: str) -> str:
     return lane.removesuffix(_LANE)
 
 
-def is_delayed(lane: str) -> bool:
-    """Tell if what is counted under that name is published with a delay."""
-    return lane.endswith(_LANE)
+def lane_said(lane: str) -> str:
+    """Return a lane as people read it."""
+    return f"{topic_of(lane)} (with a delay)" if lane.endswith(_LANE) else lane
 
 
 def no_pattern(topic: str) -> str:

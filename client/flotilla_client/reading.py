@@ -53,8 +53,8 @@ class Message:
     after kill -9 as well; after a power cut not of what `ack="manual"` handed over last.
     `timestamp_ms`: when the leader took it, by its clock, since 1970; it never goes back from id to
     id. None: that was not kept then. `key` (None: none), `headers`: as they were published.
-    `expires_ms`: so long after it was stored it is given to nobody any more; None: it never
-    expires.
+    `expires_ms`: so long after it came into its topic it is given to nobody any more; None: it
+    never expires. `deliver_after_ms`: so long before that it was stored; None: it was not delayed.
     """
 
     topic: str
@@ -65,6 +65,7 @@ class Message:
     key: str | bytes | None = None
     headers: Mapping[str, str | bytes] = field(default_factory=dict, hash=False)
     expires_ms: int | None = None
+    deliver_after_ms: int | None = None
     _acknowledge: Acknowledge | None = field(default=None, compare=False, repr=False)
 
     def ack(self) -> None:
@@ -75,7 +76,7 @@ class Message:
         acknowledge_by(self._acknowledge, self.topic, self.id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = self.timestamp_ms, self.key, self.headers, self.expires_ms
+        own = self.timestamp_ms, self.key, self.headers, self.expires_ms, self.deliver_after_ms
         return Message, (self.topic, self.id, self.publication, self.redelivered, *own)
 
     @property
@@ -127,7 +128,8 @@ class Delivery:
         if self.timestamps:  # the first run that ends with the id, or behind it
             at_ms = self.timestamps[bisect_left(self.timestamps, (id_,))][1]
         own = self.properties.get(id_) or Properties()
-        given = redelivered, at_ms, own.key, own.headers, own.expires_ms or None
+        durations = own.expires_ms or None, own.deliver_after_ms or None
+        given = redelivered, at_ms, own.key, own.headers, *durations
         return Message(self.topic, id_, publication, *given, self._acknowledge)
 
     def since(self, first_id: int, redelivered_count: int) -> Delivery:

@@ -305,7 +305,8 @@ class LeaseBook:
                 own = reply.properties.get(place) or Properties()
                 text = protocol.text_of(publications[place])
                 again = attempt > 1
-                given = again, times[place], own.key, own.headers, own.expires_ms or None
+                durations = own.expires_ms or None, own.deliver_after_ms or None
+                given = again, times[place], own.key, own.headers, *durations
                 message = Message(self.topic, id_, text, *given)
                 item = WorkItem(message, self.group, attempt, self, token, end_ms, lease_ms)
                 self.hand.append(item)

@@ -250,9 +250,7 @@ _OF_TOPIC: Final = (
     "SELECT principal, sum(count), sum(size_bytes) FROM delayed WHERE key > ? AND key <= ?"
     " GROUP BY principal ORDER BY principal"
 )
-_DUE: Final = (
-    "SELECT key, size_bytes FROM delayed WHERE due_ms <= ? ORDER BY due_ms, key LIMIT ?"
-)
+_DUE: Final = "SELECT key, size_bytes FROM delayed WHERE due_ms <= ? ORDER BY due_ms, key LIMIT ?"
 _ROW: Final = (
     "SELECT key, due_ms, count, principal, size_bytes, crc, lengths, data FROM delayed"
     " WHERE key = ?"

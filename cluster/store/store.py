@@ -1024,7 +1024,6 @@ class Store:
         is_none = topic is None
         if topic is not None and not topic.takes:
             topic = None
-        size_bytes = len(operation.lengths) + len(operation.data)
         if topic is not None and (refused := self._no_room_in(topic, operation)):
             return refused
         if producer is None:

@@ -504,7 +504,8 @@ class Reference:
         for publication, envelope in batch:
             topic.places += 1
             at = 12 if publication[3] == EXPIRY_TAG else 3
-            assert envelope > at and publication[at] == DELAY_TAG, publication
+            assert envelope > at, publication
+            assert publication[at] == DELAY_TAG, publication
             due = self.log_ms + int.from_bytes(publication[at + 1 : at + 9], "little")
             if due == last_due:
                 self.waiting[-1].batch.append((publication, envelope))
@@ -1180,22 +1181,13 @@ class Reference:
         topic = self.topics.get(asked.topic)
         is_none = topic is None or not topic.exists
         is_kept = topic is not None and topic.stores
-        if topic is not None and is_kept:
-            ends = topic.last_id.now + topic.delayed.now + count
-            if ends > self.limits.id_max:
-                return "too_many", {"limit": self.limits.id_max}
-            size_bytes = len(asked.lengths) + len(asked.data)
-            waiting_bytes = self.waiting_bytes(asked.topic)
-            if full := _too_full(topic, size_bytes, waiting_bytes, asked.is_delayed):
-                return full
+        if topic is not None and is_kept and (full := self._no_room_in(topic, asked, count)):
+            return full
         if producer is None:
-            limits, name_bytes = self.limits, len(orjson.dumps(lane))
-            if len(client.producers) >= limits.producers_per_client_max:
-                return "too_many", {"limit": limits.producers_per_client_max}
-            if client.names_bytes + name_bytes > limits.names_bytes_max:
-                return "too_many", {"limit": limits.names_bytes_max}
-            client.names_bytes += name_bytes
-            producer = client.producers[lane] = ReferenceProducer(ByIndex(-1))
+            made = self._new_producer(client, lane)
+            if not isinstance(made, ReferenceProducer):
+                return made
+            producer = made
         first_id = 0
         if is_none:
             topic = self._make(index, asked.topic, count)
@@ -1211,6 +1203,22 @@ class Reference:
         del producer.puts[: -clients.PUTS_KEPT]
         body = {"id": first_id, "count": count, "duplicate": False, "stored": bool(is_kept)}
         return "", body | ({"delayed": True} if asked.is_delayed else {})
+
+    def _no_room_in(self, topic: ReferenceTopic, asked: Put, count: int) -> Result | None:
+        if topic.last_id.now + topic.delayed.now + count > self.limits.id_max:
+            return "too_many", {"limit": self.limits.id_max}
+        size_bytes = len(asked.lengths) + len(asked.data)
+        return _too_full(topic, size_bytes, self.waiting_bytes(asked.topic), asked.is_delayed)
+
+    def _new_producer(self, client: ReferenceClient, lane: str) -> ReferenceProducer | Result:
+        limits, name_bytes = self.limits, len(orjson.dumps(lane))
+        if len(client.producers) >= limits.producers_per_client_max:
+            return "too_many", {"limit": limits.producers_per_client_max}
+        if client.names_bytes + name_bytes > limits.names_bytes_max:
+            return "too_many", {"limit": limits.names_bytes_max}
+        client.names_bytes += name_bytes
+        producer = client.producers[lane] = ReferenceProducer(ByIndex(-1))
+        return producer
 
     def _store(
         self, index: int, name: str, topic: ReferenceTopic, batch: Sequence[tuple[bytes, int]]

@@ -480,7 +480,7 @@ def test_views_tell_what_topics_lists(bench: Bench) -> None:
     ]
     assert bench.store.topics_of("p", "", 9) == []
     assert bench.store.all_topics("", 9) == [
-        {"topic": "t", "last_id": 2, "subscribers": 1, "backlog_bytes": 12}
+        {"topic": "t", "last_id": 2, "subscribers": 1, "backlog_bytes": 12, "delayed": 0}
     ]
     assert bench.store.statistics() == {
         "applied_index": bench.store.applied_index,
