@@ -371,6 +371,7 @@ _FIELDS: Final[Mapping[str, Test]] = {
     "keyed": _is_list(_is_id),
     "keys": _is_digests,
     "letters": _is_list(_is_letter),
+    "delayed": _is_list(_is_item),
     "leases": _is_list(_is_lease),
     "lost": _is_list(_is_lost),
     "acks": _is_list(_is_ack),
@@ -453,7 +454,7 @@ def _check_put(put: Event) -> None:
 def _check_answer(get: Event) -> None:
     """Raise Malformed if an answer says another count than it brings."""
     count = get.get("count", 0)
-    named = sum(item[3] for item in get.get("items", ()))
+    named = sum(item[3] for name in ("items", "delayed") for item in get.get(name, ()))
     brought = named + len(get.get("corrupt", ())) + len(get.get("letters", ()))
     if "digests" not in get and count != brought:
         raise Malformed(f"count is {count}, it brings {brought}")

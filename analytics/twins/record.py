@@ -27,6 +27,7 @@ OF_GROUPS: Final = frozenset({"group", "ungroup", "take"})
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"}) | OF_GROUPS
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})
 PURGES: Final = frozenset({"purge", "purged"})
+LANE: Final = "\x1fdelayed"  # behind a topic's name: what is put there with a delay
 GONE: Final = ("purged", "gap", "expired")  # errors that say what is gone
 DIGEST_DIGITS: Final = 16
 
@@ -108,7 +109,8 @@ class RecordedOperation:
     `expires`: of a PUT's ACK, runs of first id, last id and ms; `may_expire`: its invoke says some.
     `tells_of_purge`: it brought nothing, and said that the ids in `given` are purged: who was told
     so is owed them no more than what it has, and does not know whose they were.
-    `letters`: dead letters; `nobodys`: their ids, where they stand in no other list of what came.
+    `letters`: dead letters; `delayed`: what was put with a delay, under counters of its own;
+    `nobodys`: the ids of both, where they stand in no other list of what came.
     """
 
     process: str
@@ -148,6 +150,7 @@ class RecordedOperation:
     given: list[Given] = field(default_factory=list)
     corrupt: list[tuple[int, str]] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
+    delayed: list[Given] = field(default_factory=list)
     nobodys: list[int] = field(default_factory=list)
     of_group: OfGroup = field(default_factory=OfGroup)
 
@@ -306,7 +309,7 @@ class Record:
     @cached_property
     def expiring(self) -> set[str]:
         """The topics to which something was put that expires."""
-        return {put.topic for put in self.of("put") if put.may_expire}
+        return {put.topic.removesuffix(LANE) for put in self.of("put") if put.may_expire}
 
     @cached_property
     def stored_in(self) -> dict[str, list[RecordedOperation]]:
@@ -597,9 +600,9 @@ def _fill_get(get: RecordedOperation, begun: Event, ended: Event) -> None:
     if ended.get("digests") is not None:
         get.given += [Given(id_, None, None) for id_, _ in get.contents()]
     get.corrupt = [(id_, reason) for id_, reason in ended.get("corrupt") or ()]
-    get.letters = _letters(ended)
+    get.letters, get.delayed = _letters(ended), _delayed(ended)
     if ended.get("digests") is None:
-        get.nobodys = [letter.id for letter in get.letters]
+        get.nobodys = [letter.id for letter in get.letters] + [each.id for each in get.delayed]
     if not begun:  # its topic is the answer's
         get.topic = ended.get("topic") or ""
     if is_told_of_purge(ended):
@@ -629,6 +632,14 @@ def _fill_control(control: RecordedOperation, begun: Event, ended: Event) -> Non
 
 def _letters(ended: Event) -> list[Letter]:
     return [Letter(*letter) for letter in ended.get("letters") or ()]
+
+
+def _delayed(ended: Event) -> list[Given]:
+    return [
+        Given(first_id + place, producer, counter + place)
+        for first_id, producer, counter, count in ended.get("delayed") or ()
+        for place in range(count)
+    ]
 
 
 def _fill_group(control: RecordedOperation, begun: Event, ended: Event) -> None:
@@ -665,7 +676,7 @@ def _fill_take(take: RecordedOperation, begun: Event, ended: Event) -> None:
             id_: digits[16 * place : 16 * place + 16]
             for place, id_ in enumerate(ended.get("keyed") or ())
         }
-        take.letters = _letters(ended)
+        take.letters, take.delayed = _letters(ended), _delayed(ended)
         for first_id, producer, counter, count in ended.get("items") or ():
             for place in range(count):
                 take.given.append(Given(first_id + place, producer, counter + place))

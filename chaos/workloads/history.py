@@ -17,11 +17,13 @@ import orjson
 
 from chaos.workloads import payload
 from flotilla_client import Outcome, recording
+from flotilla_client.protocol import lane_of
 from flotilla_client.recording import read as read
 
 PHASES: Final = ("warmup", "steady", "fault", "heal", "tombstone", "drain", "done")
 DRAINED: Final = "drained"
 SETTLED: Final = "settled"  # of a group: a worker was told so
+Delivered = tuple[int, str, bytes]  # id, to what it was put, text
 
 
 class HistoryFileError(Exception):
@@ -80,16 +82,23 @@ def _whose(outcome: Outcome, ids: Sequence[int]) -> dict[str, Any]:
     """Return runs of who put what came, and what is corrupt. A dead letter is of another topic."""
     letters = recording.letters(outcome)
     dead = {id_: topic for id_, topic, _, _ in letters}
-    brought = list(zip(ids, outcome.publications, strict=True))
-    own = ((id_, outcome.topic, data) for id_, data in brought if id_ not in dead)
-    theirs = ((id_, dead[id_], data) for id_, data in brought if id_ in dead)
+    own: list[Delivered] = []
+    theirs: list[Delivered] = []
+    delayed: list[Delivered] = []
+    for id_, data in zip(ids, outcome.publications, strict=True):
+        topic = dead.get(id_, outcome.topic)
+        is_delayed = payload.is_delayed(data, topic)
+        kind = theirs if id_ in dead else delayed if is_delayed else own
+        kind.append((id_, lane_of(topic, is_delayed), data))
     items, corrupt = payload.runs_of(own)
     bad = payload.runs_of(theirs)[1]
+    late, bad_late = payload.runs_of(delayed)
     is_bad = {id_ for id_, _ in bad}
     return {
         "items": items,
-        "corrupt": sorted(corrupt + bad) or None,
+        "corrupt": sorted(corrupt + bad + bad_late) or None,
         "letters": [letter for letter in letters if letter[0] not in is_bad] or None,
+        "delayed": late or None,
     }
 
 

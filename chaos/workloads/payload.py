@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from flotilla_client.protocol import lane_of
+
 FIELDS_BEFORE_FILLER: Final = 4
 CRC_DIGITS: Final = 8
 LINES_MAX: Final = 20_000  # of the project's text: a few MB in each publisher, no more
@@ -60,6 +62,14 @@ def check(data: bytes, topic: str) -> tuple[str, int]:
     if sent_to != topic.encode():
         raise BadPayload("topic")
     return producer.decode(), int(counter)
+
+
+def is_delayed(data: bytes, topic: str) -> bool:
+    """Return whether a payload delivered on `topic` says that it was published with a delay.
+
+    Then it names the topic's lane, whose counters are apart from the topic's.
+    """
+    return data.split(b" ", 2)[1:2] == [lane_of(topic, is_delayed=True).encode()]
 
 
 def runs(

@@ -174,7 +174,8 @@ class Delayed:
         """Remove what is due then, as much as one entry takes, and return it in its order."""
         if self.due_ms > log_ms:
             return []
-        keys, size_bytes = [], 0
+        keys: list[int] = []
+        size_bytes = 0
         for key, row_bytes in self._database.query(_DUE, (log_ms, DUE_ROWS_MAX)):
             if keys and size_bytes + row_bytes > DUE_BYTES_MAX:
                 break

@@ -22,6 +22,7 @@ from cluster.node.member import Member
 from cluster.store import commands
 from cluster.store.commands import Admit, Advance, Operation, Put, Raise, Stamp
 from cluster.wire.levels import LEVEL_FIRST
+from flotilla_client.protocol import lane_of
 
 CHECKS: Final[Mapping[str, str]] = {
     "leaders": "a term has one leader",
@@ -290,7 +291,8 @@ class Invariants:
         self._in_order_of_levels(index, payload, operations)
         for operation in operations:
             if isinstance(operation, Put):
-                key = (operation.client_id, operation.topic, operation.counter)
+                lane = lane_of(operation.topic, operation.is_delayed)
+                key = (operation.client_id, lane, operation.counter)
                 self.puts.setdefault(key, (index, term))
             elif isinstance(operation, Advance):
                 for topic, last_id in operation.cursors.items():

@@ -13,10 +13,11 @@ from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.checks.reads import ReadChecks
 from chaos.simulation.checks.subscriptions import MISSING, Subscriptions
 from chaos.simulation.clients.clients import Process
-from chaos.workloads.payload import BadPayload, check
+from chaos.workloads.payload import BadPayload, check, is_delayed
 from flotilla_client import FlotillaError, Losses, Operation, Outcome
 from flotilla_client.operations import REFUSED_FOREVER
 from flotilla_client.properties import Publication
+from flotilla_client.protocol import lane_of
 from flotilla_client.reading import Delivery
 
 # Errors that faults explain. `fenced` and `stale_request` only for who has, or is, a copy;
@@ -203,12 +204,13 @@ class Promises:
             self._saw(outcome.topic, data)
 
     def _saw(self, topic: str, data: bytes) -> None:
+        lane = lane_of(topic, is_delayed(data, topic))
         try:
-            producer, counter = check(data, topic)
+            producer, counter = check(data, lane)
         except BadPayload:
             return  # the history has it, as `corrupt`
-        counted = (producer, topic, counter)
-        if (topic, data) in self._denied:
+        counted = (producer, lane, counter)
+        if (lane, data) in self._denied:
             self._fail("definite", f"{counted} is delivered, and was refused for certain")
         if self._delivered.setdefault(counted, data) != data:
             self._fail("content", f"{counted} was delivered with two contents")

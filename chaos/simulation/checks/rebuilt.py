@@ -142,13 +142,21 @@ class Rebuilt:
         ends = {row["topic"]: row["last_id"] for row in reference.listing_at("", index)}
         if store.topic_ends() != ends:
             yield f"topics end at {store.topic_ends()}, not {ends}"
+        yield from self._differences_of_topics(store)
+        users = described(reference.users.at(index))
+        if (found := _found_users(store)) != users:
+            yield f"users are {found}, not {users}"
+
+    def _differences_of_topics(self, store: Store) -> Iterator[str]:
+        """Yield the same of where topics begin, and of what waits for them."""
+        index, reference = store.applied_index, self._reference
         for topic in store.topics_page("", COUNT_MAX):
             first_id = reference.first_id_at(topic.name, index)
             if topic.floor_id + 1 != first_id:
                 yield f"{topic.name} begins with {topic.floor_id + 1}, not with {first_id}"
-        users = described(reference.users.at(index))
-        if (found := _found_users(store)) != users:
-            yield f"users are {found}, not {users}"
+            waiting = reference.topics[topic.name].delayed.at(index)
+            if store.delayed.count_of(topic) != waiting:
+                yield f"{store.delayed.count_of(topic)} wait for {topic.name}, not {waiting}"
 
     def _differences_of(
         self, store: Store, client_id: str, client: ReferenceClient
@@ -248,6 +256,12 @@ def memory_of(store: Store) -> dict[str, Any]:
             for name in sorted(store.topic_ends())
             for of_name in [store.patterns.of_topic(name)]
         },
+        "what waits": (
+            *(store.delayed.count, store.delayed.size_bytes, store.delayed.due_ms),
+            dict(store.delayed.bytes_of),
+            sorted(store.delayed._lanes.items(), key=lambda pair: pair[0]),
+            sorted(store.delayed._dropped),
+        ),
         "acts": (store.acts.last_number, store.acts._count, store.acts._size),
     }
 

@@ -634,7 +634,7 @@ class Replies:
         """
         _, content = topic.publications.get(id_, (0, b""))
         envelope_bytes = topic.enveloped.get(id_, 0)
-        if id_ not in topic.over or asked.body.get("expiry") is True:
+        if not envelope_bytes or asked.body.get("expiry") is True:
             return content, envelope_bytes
         properties, _ = decode_properties(content)
         envelope = encode_properties(Properties(properties.key, properties.headers))

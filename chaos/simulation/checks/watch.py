@@ -475,7 +475,8 @@ class Attached:
             topic, id_ = message.topic, message.id
             text = message.publication.decode(errors="replace")
             due = Properties() if is_old else properties_of(text)
-            found = Properties(message.key, message.headers, message.expires_ms or 0)
+            durations = message.expires_ms or 0, message.deliver_after_ms or 0
+            found = Properties(message.key, message.headers, *durations)
             if found != due:
                 text = f"{client}: {topic} {id_} has {found}, it was published with {due}"
                 self._invariants.fail("properties", text)

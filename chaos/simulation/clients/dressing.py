@@ -13,10 +13,12 @@ from zlib import crc32
 from chaos.workloads.payload import FIELDS_BEFORE_FILLER
 from flotilla_client import Publication
 from flotilla_client.properties import Properties
+from flotilla_client.protocol import topic_of
 
 MARK: Final = "@"  # a filler begins with it, or with a caller's number before: it has properties
 EXPIRING: Final = "%"  # the same, and it expires
 _MARKED: Final = re.compile(rf"(\d+-)?([{MARK}{EXPIRING}])")
+DELAYS_MS: Final = (1, 10, 10, 60, 250, 1_000)  # of what is put to a topic's lane: the same
 EXPIRES_MS: Final = (1, 5, 40, 150, 1_000, 3_600_000)  # of runs of some seconds, to parked readers
 
 
@@ -29,10 +31,13 @@ def dressed(text: str) -> str | Publication:
 def properties_of(text: str) -> Properties:
     """Return what properties a text is published with."""
     fields = text.split(" ", FIELDS_BEFORE_FILLER)
-    marked = _MARKED.match(fields[-1]) if len(fields) > FIELDS_BEFORE_FILLER else None
-    if marked is None:
+    if len(fields) <= FIELDS_BEFORE_FILLER:
         return Properties()
-    chance = crc32(text.encode())
+    marked, chance, topic = _MARKED.match(fields[-1]), crc32(text.encode()), fields[1]
+    is_delayed = topic != topic_of(topic)
+    delay_ms = DELAYS_MS[chance // 16 % len(DELAYS_MS)] if is_delayed else 0
+    if marked is None:
+        return Properties(None, {}, 0, delay_ms)
     some = None, "hot", f"key-{chance // 4 % 3}", chance.to_bytes(4, "little")
     key: str | bytes | None = some[chance % 4]
     headers: dict[str, str | bytes] = {"of": fields[2]}
@@ -41,4 +46,4 @@ def properties_of(text: str) -> Properties:
     expires_ms = EXPIRES_MS[chance % len(EXPIRES_MS)] if marked[2] == EXPIRING else 0
     if expires_ms and chance % 3 == 0:
         key, headers = None, {}
-    return Properties(key, headers, expires_ms)
+    return Properties(key, headers, expires_ms, delay_ms)

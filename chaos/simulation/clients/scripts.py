@@ -39,7 +39,7 @@ from flotilla_client import (
 from flotilla_client.batches import as_bytes
 from flotilla_client.operations import PutResult
 from flotilla_client.properties import Properties
-from flotilla_client.protocol import PUBLICATION_BYTES_MAX
+from flotilla_client.protocol import PUBLICATION_BYTES_MAX, lane_of, topic_of
 from flotilla_client.reading import Ack, Delivery, Message
 from flotilla_client.work import LeaseBook
 
@@ -86,7 +86,8 @@ class Role:
     publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
     `AsyncClient`, and cancels some of what it asks. `callers`: so many publish at once at most,
     each for itself, 0 for one after the other. `has_properties`: half of what it publishes does;
-    `expires`: so much of all of it does, if it has any; `is_old`: it knows of none. `works`: in the
+    `expires`: so much of all of it does, if it has any; `delays`: so many of its PUTs have a delay,
+    but of what callers or producers publish; `is_old`: it knows of none. `works`: in the
     groups of its topics, with a lease of `lease_ms` and
     dead letters behind `max_attempts` (0: none), of which so many name the topic as `own_letters`
     says, waiting for `take_wait_ms` at most and giving back `naks` of what they have;
@@ -121,6 +122,7 @@ class Role:
     is_at_most_once: bool = False
     has_properties: bool = False
     expires: float = 0.0
+    delays: float = 0.0
     is_old: bool = False
 
     @property
@@ -138,7 +140,8 @@ class Role:
 
 def _delivered(message: Message) -> Delivery:
     """Return a message as the delivery of it alone."""
-    own = Properties(message.key, message.headers, message.expires_ms or 0)
+    durations = message.expires_ms or 0, message.deliver_after_ms or 0
+    own = Properties(message.key, message.headers, *durations)
     return Delivery(
         message.topic,
         message.id,
@@ -388,10 +391,15 @@ class ClientScript:
     def _publish(self) -> Script:
         topic, count = self._next_topic(), self._rng.randint(1, self._role.batch_count)
         first = yield self._operations.next_counter(topic)
+        may_wait = self._role.delays and self._course.takes_expiry
+        if may_wait and self._rng.random() < self._role.delays:
+            # To all that is checked of publishers its lane is another topic, as to the client.
+            topic = lane_of(topic, is_delayed=True)
+            first = self._state.counter(topic) + 1
         texts = [self._payload(topic, first + place) for place in range(count)]
         self._course.made(self._process, topic, first, texts)
         try:
-            yield from self._process.put(topic, list(map(dressed, texts)))
+            yield from self._process.put(topic_of(topic), list(map(dressed, texts)))
         except FlotillaError as error:
             if error.definite:  # of what takes several batches the first may be stored
                 for text in texts[error.details.get("stored", 0) :]:

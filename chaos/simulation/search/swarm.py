@@ -78,6 +78,7 @@ WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 PROPERTIES_SHARE: Final = 0.9  # of the seeds that may publish with properties do
 EXPIRES: Final = (0.1, 0.3, 0.6, 1.0)  # so much of what a client of today publishes; a seed's most
+DELAYS_SHARE: Final = 0.3  # of seeds at this build's level
 CALLERS_SHARE: Final = 0.4  # of the clients publish for several callers at once
 CALLERS_BYTES_MAX: Final = 10_000  # a publication's: nine together stay far below a request's most
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
@@ -735,6 +736,7 @@ def _of_levels(
         if knobs.get("keys"):
             yield from _estrangements(draw("estrangements"), duration_s)
     _dress(draw("properties").rng, roles)
+    _delay(draw("delays").rng, roles)
 
 
 def _dress(rng: random.Random, roles: Sequence[dict[str, Any]]) -> None:
@@ -751,6 +753,15 @@ def _dress(rng: random.Random, roles: Sequence[dict[str, Any]]) -> None:
         elif rng.random() < 0.8:
             role["has_properties"] = True
             role["expires"] = rng.choice((0.1 * most, most, most))
+
+
+def _delay(rng: random.Random, roles: Sequence[dict[str, Any]]) -> None:
+    """Let some clients publish with a delay, in some seeds."""
+    if rng.random() >= DELAYS_SHARE:
+        return
+    for role in roles:
+        if rng.random() < 0.8:
+            role["delays"] = rng.choice((0.1, 0.5, 0.9))
 
 
 def at_level_of_users(schedule: Sequence[Action]) -> bool:
