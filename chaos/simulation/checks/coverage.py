@@ -41,6 +41,7 @@ STATES: Final[Mapping[str, str]] = {
     "client_forgotten": "a client comes back that was forgotten",
     "unsubscribed": "a subscription ends",
     "expired": "a subscriber is told of publications that have expired",
+    "delayed": "a subscriber is given what was published with a delay",
     "parked_get": "a GET waits for its publication, and gets it",
     "disk_full_refused": "a publication is refused for want of space",
     "backlog_refused": "a publication is refused because its topic is full",
@@ -154,6 +155,8 @@ class Coverage:
             self.reach("unsubscribed")
         if outcome.error == Expired.CODE and outcome.last_id:
             self.reach("expired")
+        if any(own.deliver_after_ms for own in outcome.properties.values()):
+            self.reach("delayed")
         if outcome.publications and outcome.attempts == 1 and took_s > PARKED_S_MIN:
             self.reach("parked_get")
 

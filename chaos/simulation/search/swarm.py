@@ -78,7 +78,7 @@ WIRE_SHARE: Final = 0.25  # of the seeds have nodes that talk in bytes; it costs
 AWAITING_SHARE: Final = 0.25  # of the clients use AsyncClient
 PROPERTIES_SHARE: Final = 0.9  # of the seeds that may publish with properties do
 EXPIRES: Final = (0.1, 0.3, 0.6, 1.0)  # so much of what a client of today publishes; a seed's most
-DELAYS_SHARE: Final = 0.3  # of seeds at this build's level
+DELAYS_SHARE: Final = 0.6  # of seeds at this build's level
 CALLERS_SHARE: Final = 0.4  # of the clients publish for several callers at once
 CALLERS_BYTES_MAX: Final = 10_000  # a publication's: nine together stay far below a request's most
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
@@ -756,11 +756,12 @@ def _dress(rng: random.Random, roles: Sequence[dict[str, Any]]) -> None:
 
 
 def _delay(rng: random.Random, roles: Sequence[dict[str, Any]]) -> None:
-    """Let some clients publish with a delay, in some seeds."""
+    """Let some clients publish with a delay, in some seeds: of those that publish one by one."""
     if rng.random() >= DELAYS_SHARE:
         return
     for role in roles:
-        if rng.random() < 0.8:
+        alone = not (role.get("in_flight") or role.get("callers") or role.get("is_awaiting"))
+        if role.get("puts") and alone and rng.random() < 0.8:
             role["delays"] = rng.choice((0.1, 0.5, 0.9))
 
 
