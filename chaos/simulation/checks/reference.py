@@ -1169,7 +1169,7 @@ class Reference:
         if not isinstance(client, ReferenceClient):
             return client
         count = len(asked.lengths) // 4
-        lane = asked.topic + LANE if asked.is_delayed else asked.topic
+        lane = lane_in(asked.topic, asked.is_delayed)
         producer = client.producers.get(lane)
         was_taken = producer is not None and asked.counter <= producer.counter.now
         if not was_taken and not self.may_at(asked.principal, "publish", asked.topic, index):
@@ -1641,6 +1641,19 @@ def _placed(placed: ByIndex[int]) -> dict[str, int]:
 
 def _nobodys(index: int, asked: Operation) -> None:
     return None
+
+
+def lane_in(topic: str, is_delayed: bool) -> str:
+    """Return under which name a PUT's counters stand: what is delayed has its own."""
+    return topic + LANE if is_delayed else topic
+
+
+def has_delay(lengths: bytes, data: bytes) -> bool:
+    """Return whether the first publication of a batch has a delay: then all have."""
+    if not lengths or not lengths[3] & 128 or len(data) < 4:
+        return False
+    at = 12 if data[3] == EXPIRY_TAG else 3
+    return 3 + data[1] + 256 * data[2] > at and data[at] == DELAY_TAG
 
 
 def _publications(asked: Put) -> list[tuple[bytes, int]]:

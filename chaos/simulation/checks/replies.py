@@ -26,7 +26,14 @@ import orjson
 
 from chaos.simulation.checks.calm import CALM_S, Calm
 from chaos.simulation.checks.invariants import Invariants
-from chaos.simulation.checks.reference import Reference, ReferenceTopic, Result, described
+from chaos.simulation.checks.reference import (
+    Reference,
+    ReferenceTopic,
+    Result,
+    described,
+    has_delay,
+    lane_in,
+)
 from chaos.simulation.plan.limits import value_of
 from chaos.simulation.world.network import member_of
 from chaos.simulation.world.node import SimNode, principal_of
@@ -129,6 +136,7 @@ class Asked:
     number: int = 0  # among all that came from clients
     relay: tuple[str, int] | None = None
     relayed_reply: Sequence[bytes] | None = None
+    is_delayed: bool = False  # a PUT: what it brings has a delay
 
     @property
     def kind(self) -> str:
@@ -223,7 +231,8 @@ class Replies:
             lengths = len(data).to_bytes(4, "little")
         member = node.as_member
         low = 0 if member is None else member.store.applied_index
-        keys = tuple(_keys_of(header, len(lengths) // 4))
+        is_delayed = has_delay(lengths, data)
+        keys = tuple(_keys_of(header, len(lengths) // 4, is_delayed))
         now, clock_s = self._world.now, node.clock()
         return Asked(
             node.name,
@@ -237,6 +246,7 @@ class Replies:
             clock_s,
             principal,
             self._reference.log_ms,
+            is_delayed=is_delayed,
         )
 
     # --- the way over other nodes -----------------------------------------------------------------
@@ -1058,7 +1068,8 @@ class Replies:
     def _was_stored(self, asked: Asked) -> bool:
         """Return whether a PUT's first counter was taken before it came here, by any process."""
         client = self._reference.client(asked.client_id)
-        producer = None if client is None else client.producers.get(asked.topic)
+        lane = lane_in(asked.topic, asked.is_delayed)
+        producer = None if client is None else client.producers.get(lane)
         return producer is not None and producer.counter.at(asked.low) >= asked.body["counter"]
 
     def _read_refusal(self, asked: Asked, code: str, index: int) -> bool:
@@ -1150,11 +1161,11 @@ class Replies:
         self._invariants.fail(check, text)
 
 
-def _keys_of(header: Mapping[str, Any], count: int) -> Iterable[Key]:
+def _keys_of(header: Mapping[str, Any], count: int, is_delayed: bool) -> Iterable[Key]:
     kind, client_id, epoch = header["type"], header.get("client_id") or "", header.get("epoch")
     body, topic = header.get("body") or {}, header.get("topic") or ""
     if kind == PUT:
-        yield PUT, client_id, epoch, topic, body.get("counter"), count
+        yield PUT, client_id, epoch, lane_in(topic, is_delayed), body.get("counter"), count
     elif kind in CONTROLS:
         yield kind, client_id, epoch, topic, body.get("sequence")
     elif kind == TAKE:
@@ -1184,8 +1195,9 @@ def _keys_of(header: Mapping[str, Any], count: int) -> Iterable[Key]:
 def _keys_in(operation: Operation) -> Iterable[Key]:
     """Return what an operation of the log is known by: as `_keys_of` its request."""
     match operation:
-        case Put(client_id, epoch, topic, counter, lengths):
-            yield PUT, client_id, epoch, topic, counter, len(lengths) // 4
+        case Put(client_id, epoch, topic, counter, lengths, is_delayed=is_delayed):
+            lane = lane_in(topic, is_delayed)
+            yield PUT, client_id, epoch, lane, counter, len(lengths) // 4
         case Subscribe() | SubscribePattern() | MakeGroup():
             yield SUB, *_of_control(operation)
         case Unsubscribe() | UnsubscribePattern() | EndGroup():
