@@ -60,7 +60,7 @@ from flotilla_client import (
     WorkItem,
 )
 from flotilla_client.properties import Properties
-from flotilla_client.protocol import CLIENT, SUBSCRIPTIONS, TOPIC, Reply, Request
+from flotilla_client.protocol import CLIENT, SUBSCRIPTIONS, TOPIC, Reply, Request, topic_of
 from flotilla_client.reading import Delivery
 from flotilla_client.retry import DEADLINE_MS
 from flotilla_client.state import OUTBOX_BYTES_MAX
@@ -327,7 +327,11 @@ class Attached:
         victims = {
             client_id: {
                 **dict.fromkeys(client.cursors, 0),
-                **{topic: max(0, each.counter.now) for topic, each in client.producers.items()},
+                **{
+                    topic: max(0, each.counter.now)
+                    for topic, each in client.producers.items()
+                    if topic == topic_of(topic)
+                },
             }
             for client_id, client in reference.clients.items()
             if client.owner.now
