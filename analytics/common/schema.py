@@ -23,16 +23,18 @@ LINE: Final = (
     " acks ARRAY<ARRAY<BIGINT>>, naks ARRAY<ARRAY<BIGINT>>, extends ARRAY<ARRAY<BIGINT>>,"
     " token BIGINT, leases ARRAY<ARRAY<BIGINT>>, lost ARRAY<ARRAY<BIGINT>>, left_ms BIGINT,"
     " letters ARRAY<ARRAY<STRING>>, ordered_by_key BOOLEAN, keyed ARRAY<BIGINT>, keys STRING,"
-    " expires ARRAY<ARRAY<BIGINT>>"
+    " expires ARRAY<ARRAY<BIGINT>>, delayed ARRAY<ARRAY<STRING>>"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"
+LANE: Final = "\x1fdelayed"  # behind a topic's name: what is put there with a delay
 LETTER: Final = "STRUCT<id: BIGINT, topic: STRING, group: STRING, from_id: BIGINT>"
 # A line once read, and a row of a history that is kept as Parquet.
 EVENT: Final = (
     LINE.replace("items ARRAY<ARRAY<STRING>>", f"items ARRAY<{ITEM}>")
     .replace("corrupt ARRAY<ARRAY<STRING>>", f"corrupt ARRAY<{BAD_ITEM}>")
     .replace("letters ARRAY<ARRAY<STRING>>", f"letters ARRAY<{LETTER}>")
+    .replace("delayed ARRAY<ARRAY<STRING>>", f"delayed ARRAY<{ITEM}>")
 )
 
 # For `options` of a Parquet writer, which took a third of all the time that a long history takes.

@@ -37,7 +37,9 @@ LINE_BYTES: Final = 300  # of a history's line, about: a guess at their number b
 ROW_BYTES: Final = 10  # of the same line in Parquet, about
 APPLICATION: Final = "application"  # `recorded_by` in run.json
 # Arrays of several types as texts, to see which of what is in them are numbers.
-FORM: Final = "items ARRAY<STRING>, corrupt ARRAY<STRING>, letters ARRAY<STRING>"
+FORM: Final = ", ".join(
+    f"{name} ARRAY<STRING>" for name in ("items", "corrupt", "letters", "delayed")
+)
 ITEM_FORM: Final = r'(?s)^\[\d{1,16},".*",\d{1,16},\d{1,16}\]$'
 LETTER_FORM: Final = r'(?s)^\[\d{1,16},".*",".*",\d{1,16}\]$'
 BAD_ITEM_FORM: Final = r'(?s)^\[\d{1,16},".*"\]$'
@@ -52,6 +54,7 @@ SPECIMEN: Final[Mapping[str, tuple[str, Any]]] = {
     "expires": ("ARRAY<ARRAY<BIGINT>>", []),
     **{name: ("ARRAY<ARRAY<BIGINT>>", []) for name in schema.OF_LEASES},
     "letters": (f"ARRAY<{schema.LETTER}>", []),
+    "delayed": (f"ARRAY<{schema.ITEM}>", []),
 }
 # The same of rows that are looked at one by one.
 UNSPECIFIC: Final[Mapping[str, str]] = {
@@ -72,7 +75,8 @@ class LoadedFiles:
     `foreign_lines` carry another run's id than run.json, or another process than their file.
     `parts`: the files that were read. `has_broken`: some operations are left out. `host`: the one
     where all of it was recorded; "" for several, or where some line does not say. `is_timed`: some
-    line says when ids were stored, or which of them have keys and headers.
+    line says when ids were stored, or which of them have keys and headers. `delayed_puts`: so many
+    PUTs had a delay.
     """
 
     run_id: str
@@ -89,6 +93,7 @@ class LoadedFiles:
     has_broken: bool = False
     host: str = ""
     is_timed: bool = True
+    delayed_puts: int = 0
 
     @property
     def is_of_lines(self) -> bool:
@@ -114,7 +119,11 @@ class LoadedFiles:
 
     def reasons(self) -> tuple[str, ...]:
         """Return why a history like this can't be called valid; empty if nothing speaks against."""
-        return (*self.damage(), *self.unvouched)
+        found = (*self.damage(), *self.unvouched)
+        if self.delayed_puts:
+            said = "PUTs had a delay: no check looks for what became of these publications"
+            found = (*found, f"{self.delayed_puts} {said}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +276,7 @@ def parse(lines: DataFrame) -> DataFrame:
         .withColumn("items", F.transform("items", _item))
         .withColumn("corrupt", F.transform("corrupt", _bad_item))
         .withColumn("letters", F.transform("letters", _letter))
+        .withColumn("delayed", F.transform("delayed", _item))
     )
     return typed.withColumn("malformed", ~F.col("is_sound") | _is_malformed()).drop(
         "unparsed", "form", "is_sound"
@@ -283,7 +293,7 @@ def _has_bad_arrays() -> Column:
         return F.coalesce(wrong | sizes, F.lit(False))
 
     bad = any_of("items", ITEM_FORM, 4) | any_of("corrupt", BAD_ITEM_FORM, 2)
-    return bad | any_of("letters", LETTER_FORM, 4)
+    return bad | any_of("letters", LETTER_FORM, 4) | any_of("delayed", ITEM_FORM, 4)
 
 
 def _is_malformed() -> Column:
@@ -444,7 +454,8 @@ def _is_no_time_run(run: Column) -> Column:
 
 def _has_several_runs() -> Column:
     several = F.coalesce(F.size("items") > 1, F.lit(False)) | (F.col("f") == "take")
-    others = (F.coalesce(F.size(name) > 0, F.lit(False)) for name in ("corrupt", "letters"))
+    names = ("corrupt", "letters", "delayed")
+    others = (F.coalesce(F.size(name) > 0, F.lit(False)) for name in names)
     return reduce(lambda left, right: left | right, others, several)
 
 
@@ -476,10 +487,16 @@ def _brought(is_single: bool) -> Column:
     single = F.when(F.size("items") == 1, F.get("items", F.lit(0))["count"])
     if is_single:
         return single.otherwise(zero)
-    items = F.coalesce("items", F.array())
-    many = F.aggregate(items, zero, lambda total, item: F.try_add(total, item["count"]))
+    many, late = (
+        F.aggregate(
+            F.coalesce(name, F.array()),
+            zero,
+            lambda total, item: F.try_add(total, item["count"]),
+        )
+        for name in ("items", "delayed")
+    )
     others = F.coalesce(F.size("corrupt"), F.lit(0)) + F.coalesce(F.size("letters"), F.lit(0))
-    return F.try_add(single.otherwise(many), others)
+    return F.try_add(F.try_add(single.otherwise(many), late), others)
 
 
 def _leased() -> Column:
@@ -510,11 +527,14 @@ def _has_holes(is_single: bool) -> Column:
         "counter": (1, schema.NUMBER_MAX),
         "count": (1, schema.COUNT_MAX),
     }
-    items, bad = (
+    found = [
         lacks("items", item, "producer"),
         lacks("corrupt", {"id": item["first_id"]}, "reason"),
-    )
-    return F.coalesce(items, F.lit(False)) | F.coalesce(bad, F.lit(False))
+    ]
+    if not is_single:
+        found.append(lacks("delayed", item, "producer"))
+    found = [F.coalesce(each, F.lit(False)) for each in found]
+    return reduce(lambda left, right: left | right, found)
 
 
 def _item(item: Column) -> Column:
@@ -584,6 +604,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.count(F.lit(1)).alias("rows"),
         F.count_if(wrong | foreign).alias("wrong"),
         F.count_if(several).alias("several"),
+        F.count_if(_is_delayed_put()).alias("delayed"),
     )
     specimens = kinds.withColumns(
         {
@@ -600,6 +621,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.count_if(lacks).alias("lacking"),
         F.count_if(says_more | (F.col("several") > 0)).alias("more"),
         F.bool_or(_says_what_was_put()).alias("timed"),
+        F.sum("delayed").alias("delayed"),
     ).first()
     assert found is not None, "an aggregate without groups has one row"
     if found.wrong or found.lacking:
@@ -608,13 +630,15 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
     if found.more and not more.limit(1).isEmpty():
         return None
     nothing = {"malformed": 0, "foreign": 0, "example": None, "foreign_example": None}
-    return nothing | {"lines": found.lines or 0, "timed": found.timed}
+    counts = {"lines": found.lines or 0, "delayed": found.delayed or 0}
+    return nothing | counts | {"timed": found.timed}
 
 
 def _says_more() -> Column:
     """Return whether the rules for a row rest on more than which columns it has."""
     names = (
         *("digests", "marked", "properties", "keyed", "keys", "times", "letters", "expires"),
+        "delayed",
         *schema.OF_LEASES,
     )
     texts = [F.col(name).isNotNull() for name in names]
@@ -630,6 +654,12 @@ def _says_what_was_put() -> Column:
     return said | F.col("letters").isNotNull()
 
 
+def _is_delayed_put() -> Column:
+    """Return whether a row begins a PUT with a delay."""
+    is_put = (F.col("f") == "put") & (F.col("type") == "invoke")
+    return F.coalesce(is_put & F.endswith("topic", F.lit(schema.LANE)), F.lit(False))
+
+
 def _counts(rows: DataFrame, run_id: str) -> dict[str, Any]:
     """Return how many rows there are, how many are malformed or foreign, with an example."""
     judged = rows.withColumn("malformed", _is_malformed())
@@ -640,6 +670,7 @@ def _counts(rows: DataFrame, run_id: str) -> dict[str, Any]:
         F.count_if("malformed").alias("malformed"),
         F.count_if(foreign).alias("foreign"),
         F.bool_or(_says_what_was_put()).alias("timed"),
+        F.count_if(_is_delayed_put()).alias("delayed"),
         F.min(F.when(F.col("malformed"), where)).alias("example"),
         F.min(F.when(foreign, where)).alias("foreign_example"),
     ).first()
@@ -666,6 +697,7 @@ def _convert(spark: SparkSession, survey: FileSurvey, target: Place) -> LoadedFi
         F.count_if(cut).alias("cut"),
         F.count_if("foreign").alias("foreign"),
         F.bool_or(_says_what_was_put()).alias("timed"),
+        F.count_if(_is_delayed_put()).alias("delayed"),
         F.min(F.when(F.col("malformed") & ~marked & ~cut, shown)).alias("example"),
         F.min(F.when(F.col("foreign"), shown)).alias("foreign_example"),
     )
@@ -701,4 +733,5 @@ def _intake(survey: FileSurvey, counts: Mapping[str, Any]) -> LoadedFiles:
         remarks=survey.remarks,
         parts=tuple(f"{prefix}{place.name}" for place in survey.readable),
         is_timed=bool(counts["timed"]),
+        delayed_puts=counts["delayed"],
     )

@@ -6,6 +6,8 @@ prove it of all operations of a process in a bucket of their numbers. Where it i
 operation without an end, a recorder that repeats nothing, a GET of any topic) they are joined.
 """
 
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -34,6 +36,7 @@ ANSWER: Final = (
     "error",
     "letters",
     "expires",
+    "delayed",
 )
 
 
@@ -112,9 +115,10 @@ def joined(events: DataFrame, function: str) -> DataFrame:
 
 def _has_come() -> Column:
     """Return whether a GET brought anything, or was told of what is purged."""
-    of_runs = [F.coalesce(F.size(name), F.lit(0)) > 0 for name in ("items", "corrupt", "letters")]
+    names = ("items", "corrupt", "letters", "delayed")
+    of_runs = (F.coalesce(F.size(name), F.lit(0)) > 0 for name in names)
     of_digests = F.coalesce(F.length("end_digests"), F.lit(0)) > 0
-    return of_runs[0] | of_runs[1] | of_runs[2] | of_digests | is_told_of_purge("end_type")
+    return reduce(or_, of_runs, of_digests | is_told_of_purge("end_type"))
 
 
 def is_told_of_purge(outcome: str = "type") -> Column:

@@ -45,6 +45,8 @@ producers      the producers in doubt, and all their places: `suspects`
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -52,7 +54,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
-from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, OPERATION, operation
+from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, LANE, OPERATION, operation
 from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
@@ -92,7 +94,7 @@ from analytics.tables.suspects import (
 TICK_NS: Final = 1_000_000
 # Of an answer: it is one run and nothing else, and whose that is; else the array of its runs.
 OF_RUNS: Final = ("is_single", "producer", "shift", "pieces")
-LETTER: Final = "\u0018dead letter"  # `reason` of what is whole, and nobody put
+LETTER: Final = "\u0018dead letter"  # `reason` of what is whole, and nobody put there himself
 NO_ROOM: Final = "too_many"  # of a GET of any topic: a pattern has missed one
 DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may have lost its name
 
@@ -267,7 +269,9 @@ def told_of(events: DataFrame) -> DataFrame:
 def expiring_of(events: DataFrame) -> DataFrame:
     """Return (run_id, topic) of the topics to which something was put that expires."""
     is_put = (F.col("f") == "put") & F.col("expires").isNotNull()
-    return events.where(is_put).select("run_id", "topic").distinct()
+    # What has a delay expires in the topic that it comes into.
+    topic = F.regexp_replace("topic", f"{LANE}$", "").alias("topic")
+    return events.where(is_put).select("run_id", topic).distinct()
 
 
 def led_of(events: DataFrame, expiring: DataFrame) -> DataFrame:
@@ -671,7 +675,8 @@ def _steps(operations: DataFrame, is_end: bool) -> DataFrame:
 def _is_single() -> Column:
     """Return whether an answer is one run and nothing else: most are, and need no loops."""
     size = F.coalesce(F.size("items"), F.lit(0))
-    others = F.coalesce(F.size("corrupt"), F.lit(0)) + F.coalesce(F.size("letters"), F.lit(0)) > 0
+    names = ("corrupt", "letters", "delayed")
+    others = reduce(or_, (F.coalesce(F.size(name), F.lit(0)) > 0 for name in names))
     return (size == 1) & ~others & F.col("digests").isNull()
 
 
@@ -680,7 +685,8 @@ def _only_item() -> Column:
 
 
 def _all_pieces() -> Column:
-    return F.concat(_good_pieces(), _bad_pieces(), _letter_pieces(), _nameless_pieces())
+    nobodys = _letter_pieces(), _delayed_pieces()
+    return F.concat(_good_pieces(), _bad_pieces(), *nobodys, _nameless_pieces())
 
 
 def _good_piece(item: Column, place: Column) -> Column:
@@ -726,6 +732,23 @@ def _letter_pieces() -> Column:
     # Of an application's the digests say which ids came.
     letters = F.when(F.col("digests").isNull(), F.transform("letters", piece))
     return F.coalesce(letters, F.array())
+
+
+def _delayed_pieces() -> Column:
+    """Return what was put with a delay: its ids are not those of its PUT's answer."""
+
+    def piece(item: Column, place: Column) -> Column:
+        return F.struct(
+            item["first_id"].alias("first"),
+            (item["first_id"] + item["count"] - 1).alias("last"),
+            F.lit(None).cast("string").alias("producer"),
+            F.lit(None).cast("bigint").alias("shift"),
+            place.alias("place"),
+            F.lit(LETTER).alias("reason"),
+        )
+
+    delayed = F.when(F.col("digests").isNull(), F.transform("delayed", piece))
+    return F.coalesce(delayed, F.array())
 
 
 def _nameless_pieces() -> Column:

@@ -15,7 +15,7 @@ from analytics.common.verdict import Verdict
 from analytics.twins.checks import TWINS, evidence_of
 from analytics.twins.groups import unsettled
 from analytics.twins.intake import PUBLICATIONS_MAX, TakenIn, Unjudgeable, size_of, take_in
-from analytics.twins.record import Evidence
+from analytics.twins.record import LANE, Evidence
 from analytics.twins.run import Run, read
 
 EXIT_CODES: Final = {Verdict.VALID: 0, Verdict.INVALID: 1, Verdict.UNKNOWN: 2}
@@ -115,6 +115,7 @@ def _judged(intake: TakenIn, run: Run) -> Judgement:
         *_not_settled(waiting),
         *([f"{unplaced} answers lack the cursor or topic asked for"] if unplaced else ()),
         *(f"{name} crashed: {why}" for name, why in crashed.items()),
+        *_delayed(run),
         *weak,
     )
     is_proven = any(evidence[name] for name in evidence if name not in no_proof)
@@ -148,6 +149,13 @@ def said_by(outcome: Any) -> list[str]:
     if outcome.get("finished") is not True and not reasons:
         reasons.append("the run did not finish")
     return reasons
+
+
+def _delayed(run: Run) -> list[str]:
+    """Return that something had a delay: that it came, no check looks for."""
+    count = sum(put.topic.endswith(LANE) for put in run.of("put"))
+    said = "PUTs had a delay: no check looks for what became of these publications"
+    return [f"{count} {said}"] if count else []
 
 
 def _too_little(run: Run) -> list[str]:

@@ -462,7 +462,11 @@ class Process:
     def _call(self, topic: str, texts: Sequence[Publishable], unheard: Unheard) -> None:
         end_ms = self._now_ms() + self.session.deadline_ms
         try:
-            call = self.session.put(topic, texts, end_ms, lambda: None, unheard)
+            if texts:
+                call = self.session.put(topic, texts, end_ms, lambda: None, unheard)
+            else:  # as `Session.flush` has it: of what a topic has in the outbox, or its lane
+                self.session.check_open()
+                call = Call(topic, (), end_ms, lambda: None)
         except FlotillaError as error:  # before anything was stored
             call = Call(topic, (), end_ms, lambda: None)
             call.end(error)
