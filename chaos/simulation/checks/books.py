@@ -30,6 +30,7 @@ from flotilla_client.protocol import MESSAGE_BYTES_MAX, TAKE, has_wildcard
 TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
 TAKE_S_MAX: Final = 1.0  # a parked TAKE is offered what is there at once, or with the next look
 TOLD_MAX: Final = 2  # times that a node says how its disk is, until it heeds what others say
+DUE_MS_MAX: Final = 500  # until what is due has come, when nothing else is to be done
 QUIET_S: Final = 3.0  # until what the last clients have asked for is over: GETs wait for 2 s
 
 
@@ -301,6 +302,9 @@ class Books:
                 if size and name in healthy
             }
             left["entries not committed"] = member.raft.uncommitted_entries
+            idle, due_ms = member.store.idle, member.store.delayed.due_ms
+            reckoned_ms = idle.at(member.raft.term, node.clock() * 1000)
+            left["what is due and waits"] = due_ms + DUE_MS_MAX < reckoned_ms
         now_ms = node.clock() * 1000
         ago_ms = (self._world.now - recovered_s) * 1000
         left["relays"] = [
