@@ -73,6 +73,7 @@ WIRE_LIMITS: Final = (
         "`too_large`",
     ),
     ("the time until a publication expires", "EXPIRES_MS_MAX", "`bad_request`"),
+    ("the time until a publication with a delay is due", "DELIVER_AFTER_MS_MAX", "`bad_request`"),
     ("the wait of one GET", "GET_WAIT_MS_MAX", "is cut; the library asks again"),
     ("topics in one GET of any topic", "ANY_TOPIC_COUNT_MAX", "`too_large`; the library chooses"),
     ("publications that one TAKE is given", "TAKE_COUNT_MAX", "it is given fewer"),

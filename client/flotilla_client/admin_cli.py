@@ -28,7 +28,7 @@ AUDIT: Final = "audit"
 CHANGES: Final = ("add", "allow", "deny", "remove")
 RIGHTS: Final = ("publish", "subscribe", "observe", "admin")
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    "topics": ("topic", "last_id", "subscribers", "backlog_bytes"),
+    "topics": ("topic", "last_id", "subscribers", "backlog_bytes", "delayed"),
     "topic": ("client_id", "cursor", "backlog"),
     "clients": ("client_id", "epoch", "subscriptions", "producers"),
     "client": ("topic", "last_id", "cursor", "backlog"),

@@ -896,9 +896,9 @@ def _topics(client: Client, options: Any) -> int:
         rows = client.subscribers(options.subscribers)
         _print_rows(rows, ("client_id", "cursor", "backlog"), options.json)
         return OK
-    columns = ("topic", "last_id", "cursor", "backlog")
+    columns: tuple[str, ...] = ("topic", "last_id", "cursor", "backlog")
     if options.all:
-        columns = ("topic", "last_id", "subscribers", "backlog_bytes")
+        columns = ("topic", "last_id", "subscribers", "backlog_bytes", "delayed")
     own: list[Mapping[str, Any]] = [*client.topics(options.all)]
     if not options.all:
         own += [{"topic": pattern} for pattern in client.patterns()]

@@ -46,7 +46,8 @@ class Info(Mapping[str, Any]):
 class TopicInfo(Info):
     """A topic. Of a subscription of one's own: `cursor` and `backlog` (publications behind it).
 
-    Of every topic: `subscribers` (how many) and `backlog_bytes`.
+    Of every topic: `subscribers` (how many), `backlog_bytes` and `delayed`, how many publications
+    wait until they are due; None: an older node does not say.
     """
 
     topic: str
@@ -55,6 +56,7 @@ class TopicInfo(Info):
     backlog: int | None = None
     subscribers: int | None = None
     backlog_bytes: int | None = None
+    delayed: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +183,7 @@ class TopicDetails(Info):
 
     `first_id`: the first that is kept. `policy`: None if it has none. `held_bytes`: of what it
     keeps. `purged_id`, `dropped_id`: up to where publications were purged, or dropped as it was
-    full; 0 for never.
+    full; 0 for never. `delayed`: how many wait until they are due.
     """
 
     topic: str
@@ -192,6 +194,7 @@ class TopicDetails(Info):
     held_bytes: int
     purged_id: int
     dropped_id: int
+    delayed: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     ALTER: ("topic", "keep", "max_bytes", "when_full", "dead_letter"),
     SHOW: (
         *("topic", "keep", "max_bytes", "when_full", "dead_letter", "first_id", "last_id"),
-        *("held_bytes", "subscribers", "dropped_id", "purged_id"),
+        *("held_bytes", "delayed", "subscribers", "dropped_id", "purged_id"),
     ),
     DELETE: ("topic", "last_id", "deleted", "ended"),
 }

@@ -271,6 +271,8 @@ _plain("topics_full", GAUGE, "Topics to which PUTs were refused in the last 10 s
 _plain("subscriptions", GAUGE, "Subscriptions.", _store("subscriptions"))
 _plain("backlog_bytes", GAUGE, "Publications of all topics on this node's disk.",
        _store("backlog_bytes"))  # fmt: skip
+_plain("delayed_publications", GAUGE, "Publications that wait until they are due.",
+       _store("delayed"))  # fmt: skip
 
 
 def shown_topics(view: View) -> list[TopicRow]:
