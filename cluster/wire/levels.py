@@ -41,7 +41,11 @@ ALLOWED: Final[Mapping[int, tuple[str, str]]] = {
     2: ("0.2", "the entry that raises the level: 0.1 can't take part any more"),
     3: ("0.3", "users and what each may do, acts and their history, silent clients, the audit"),
     4: ("0.4", "topics' policies, times, keys and headers, groups, names, patterns"),
-    5: ("0.4", "groups ordered by key, or moved; publications that expire; topics' dead letters"),
+    5: (
+        "0.4",
+        "groups ordered by key, or moved; publications that expire, or are delayed; topics' dead"
+        " letters",
+    ),
 }
 
 
