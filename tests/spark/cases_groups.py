@@ -315,6 +315,18 @@ def dead_letters_are_given_to_subscribers_and_to_groups(run: RunRecorder) -> Exp
     return {}
 
 
+@case
+def what_was_delayed_is_no_gap_and_no_other_put_s(run: RunRecorder) -> Expected:
+    """Its PUT has a place in the topic's lane; the id that it comes under is in no answer."""
+    run.sub("s", "t")
+    run.put("p", "t", 1, "ok", first_id=1)
+    run.put("p", "t\x1fdelayed", 1, "ok", 2, first_id=1, last_id=2)
+    run.put("p", "t", 2, "ok", first_id=4)
+    items = [[1, "p", 1, 1], [4, "p", 2, 1]]
+    run.get("s", "t", 0, items, first_id=1, last_id=4, count=4, delayed=[[2, "p", 1, 2]])
+    return {}
+
+
 # --- key_order ------------------------------------------------------------------------------------
 
 KEY, OTHER = "a" * 16, "b" * 16

@@ -76,6 +76,16 @@ def test_a_whole_run_with_a_violation_is_invalid(tmp_path: Path) -> None:
     assert (judgement.verdict, judgement.exit_code, judgement.reasons) == ("invalid", 1, ())
 
 
+def test_a_run_with_delayed_publications_is_never_valid_and_says_why(tmp_path: Path) -> None:
+    run = recorded()
+    run.put("p", "t\x1fdelayed", 1, "ok", first_id=1, last_id=1)
+    judgement = judge(write(tmp_path, run))
+    assert judgement.verdict == "unknown"
+    assert judgement.reasons == (
+        "1 PUTs had a delay: no check looks for what became of these publications",
+    )
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 

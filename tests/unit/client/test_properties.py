@@ -17,7 +17,7 @@ from cluster.store.commands import DamagedEntry, Put, Raise, Register, Stamp, Su
 from cluster.store.store import Delivery, Done, Store
 from cluster.wire.levels import LEVEL_OF_PROPERTIES
 from flotilla_client import BadRequest, Publication, TooLarge, protocol
-from flotilla_client.batches import as_bytes, batch_of, batches_of, publication_of
+from flotilla_client.batches import as_bytes, batch_of, batches_of, lane_for, publication_of
 from flotilla_client.properties import (
     HEADERS_MAX,
     KEY_BYTES_MAX,
@@ -25,7 +25,10 @@ from flotilla_client.properties import (
     Enveloped,
     Properties,
     decode,
+    delay_of,
     encode,
+    expiry_of,
+    key_field,
 )
 from flotilla_client.protocol import (
     GET,
@@ -413,3 +416,36 @@ def test_a_message_says_its_time_as_a_date() -> None:
     assert message.timestamp is not None
     assert message.timestamp.isoformat() == "2023-11-14T22:13:20.123000+00:00"
     assert Message("t", 1, b"x").timestamp is None
+
+
+# --- delays -------------------------------------------------------------------------------------
+
+
+def test_a_delay_is_read_as_it_was_written_beside_all_else() -> None:
+    own = Properties("k", {"h": b"v"}, 5, 7)
+    publication = encode(own) + b"text"
+    assert decode(publication)[0] == own
+    assert (expiry_of(publication), delay_of(publication)) == (5, 7)
+    assert key_field(publication) == key_field(encode(Properties("k")))
+    assert delay_of(encode(Properties("k"))) == delay_of(encode(Properties(None, {}, 5))) == 0
+    assert key_field(encode(Properties(None, {}, 0, 7))) is None
+    assert own.of(b"text").properties == own
+    assert own.lasting() == Properties("k", {"h": b"v"})
+
+
+@pytest.mark.parametrize("deliver_after", [0, -1, 31_536_001.0, float("nan")])
+def test_a_delay_has_limits(deliver_after: float) -> None:
+    with pytest.raises(ProtocolError, match="a year"):
+        Publication(b"x", deliver_after=deliver_after).properties  # noqa: B018
+
+
+def test_a_batch_is_delayed_as_a_whole_or_refused_by_either_side() -> None:
+    later, now = Publication(b"a", deliver_after=1), b"b"
+    assert lane_for("t", batches_of([now, now])) == "t"
+    assert lane_for("t", batches_of([later, later])) == protocol.lane_of("t", is_delayed=True)
+    with pytest.raises(BadRequest, match="some of it has a delay"):
+        lane_for("t", batches_of([later, now]))
+    lengths, data = pack([as_bytes(later), now])
+    request = Request(PUT, "r", "t", "c", None, {"counter": 1}, lengths, data)
+    with pytest.raises(ProtocolError, match="delayed as a whole"):
+        decode_request(encode_request(request))
