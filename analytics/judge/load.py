@@ -604,7 +604,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.count(F.lit(1)).alias("rows"),
         F.count_if(wrong | foreign).alias("wrong"),
         F.count_if(several).alias("several"),
-        F.count_if(_is_delayed_put()).alias("delayed"),
+        F.count_if(_is_delayed_put()).alias("delayed_puts"),
     )
     specimens = kinds.withColumns(
         {
@@ -621,7 +621,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.count_if(lacks).alias("lacking"),
         F.count_if(says_more | (F.col("several") > 0)).alias("more"),
         F.bool_or(_says_what_was_put()).alias("timed"),
-        F.sum("delayed").alias("delayed"),
+        F.sum("delayed_puts").alias("delayed_puts"),
     ).first()
     assert found is not None, "an aggregate without groups has one row"
     if found.wrong or found.lacking:
@@ -630,7 +630,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
     if found.more and not more.limit(1).isEmpty():
         return None
     nothing = {"malformed": 0, "foreign": 0, "example": None, "foreign_example": None}
-    counts = {"lines": found.lines or 0, "delayed": found.delayed or 0}
+    counts = {"lines": found.lines or 0, "delayed_puts": found.delayed_puts or 0}
     return nothing | counts | {"timed": found.timed}
 
 
@@ -670,7 +670,7 @@ def _counts(rows: DataFrame, run_id: str) -> dict[str, Any]:
         F.count_if("malformed").alias("malformed"),
         F.count_if(foreign).alias("foreign"),
         F.bool_or(_says_what_was_put()).alias("timed"),
-        F.count_if(_is_delayed_put()).alias("delayed"),
+        F.count_if(_is_delayed_put()).alias("delayed_puts"),
         F.min(F.when(F.col("malformed"), where)).alias("example"),
         F.min(F.when(foreign, where)).alias("foreign_example"),
     ).first()
@@ -697,7 +697,7 @@ def _convert(spark: SparkSession, survey: FileSurvey, target: Place) -> LoadedFi
         F.count_if(cut).alias("cut"),
         F.count_if("foreign").alias("foreign"),
         F.bool_or(_says_what_was_put()).alias("timed"),
-        F.count_if(_is_delayed_put()).alias("delayed"),
+        F.count_if(_is_delayed_put()).alias("delayed_puts"),
         F.min(F.when(F.col("malformed") & ~marked & ~cut, shown)).alias("example"),
         F.min(F.when(F.col("foreign"), shown)).alias("foreign_example"),
     )
@@ -733,5 +733,5 @@ def _intake(survey: FileSurvey, counts: Mapping[str, Any]) -> LoadedFiles:
         remarks=survey.remarks,
         parts=tuple(f"{prefix}{place.name}" for place in survey.readable),
         is_timed=bool(counts["timed"]),
-        delayed_puts=counts["delayed"],
+        delayed_puts=counts["delayed_puts"],
     )

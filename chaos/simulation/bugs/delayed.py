@@ -19,7 +19,6 @@ _take: Final = Delayed._take
 _take_due: Final = Delayed.take_due
 _init: Final = Delayed.__init__
 _add: Final = Delayed.add
-_drop: Final = Delayed.drop
 _let_in: Final = Store._let_in
 
 FOUND: Final = {"answered", "rebuilt", "digest", "properties", "ended"}
@@ -88,12 +87,6 @@ def a_batch_loses_what_is_behind_the_first(patches: Patches) -> None:
     patches.attribute(Store, "_let_in", let_in)
 
 
-@bug("what waits goes with its topic", FOUND, seeds_max=300)
-def what_waits_outlives_its_topic(patches: Patches) -> None:
-    """Leave what waits for a topic that is deleted."""
-    patches.attribute(Delayed, "drop", lambda delayed, topic: 0)
-
-
 @bug("counters of what is delayed are apart", FOUND | {"asked", "own_answer"}, seeds_max=150)
 def what_is_delayed_takes_a_place_twice(patches: Patches) -> None:
     """Say a place that another publication has."""
@@ -124,9 +117,3 @@ def nobody_sees_to_what_is_due(patches: Patches) -> None:
         return False
 
     patches.attribute(Reaper, "_is_due", is_due)
-
-
-@bug("what waits counts towards its topic", FOUND, seeds_max=300)
-def what_waits_takes_no_room(patches: Patches) -> None:
-    """Take it that what waits for a topic has no bytes."""
-    patches.attribute(Delayed, "bytes_for", lambda delayed, topic: 0)
