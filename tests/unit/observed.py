@@ -33,7 +33,14 @@ STATUS: dict[str, Any] = {
         "n2": {"connected": True, "silent_ms": 0, "match_index": 12, "lag": 0},
         "n3": {"connected": False, "silent_ms": 1500, "match_index": 4, "lag": 8},
     },
-    "store": {"clients": 2, "producers": 1, "topics": 1, "subscriptions": 1, "backlog_bytes": 9}
+    "store": {
+        "clients": 2,
+        "producers": 1,
+        "topics": 1,
+        "subscriptions": 1,
+        "backlog_bytes": 9,
+        "delayed": 0,
+    }
     | {"clients_forgotten": 0},
     "versions": {"flotilla": "0.4.0", "protocol": 1, "levels": [1, 2]},
     "http": "http://127.0.0.1:7201",

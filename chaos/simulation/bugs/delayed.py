@@ -9,7 +9,6 @@ from collections import Counter
 from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
-from cluster.node.reaper import Reaper
 from cluster.store.delayed import Delayed, Due
 from cluster.store.store import Store
 from cluster.store.tables import TOPIC_SHIFT, Database, row_crc
@@ -97,23 +96,3 @@ def what_is_delayed_takes_a_place_twice(patches: Patches) -> None:
         return max(1, _add(delayed, topic, principal, lengths, data, at) - 1)
 
     patches.attribute(Delayed, "add", add)
-
-
-@bug("who waits is given what has come", {"answered", "waits"}, seeds_max=150)
-def nobody_is_woken_for_what_was_delayed(patches: Patches) -> None:
-    """Wake nobody who waits for a topic into which something comes that was delayed."""
-    patches.attribute(Store, "take_entered", lambda store: [])
-
-
-@bug(
-    "a leader sees to an entry when something is due",
-    {"answered", "books", "progress"},
-    seeds_max=150,
-)
-def nobody_sees_to_what_is_due(patches: Patches) -> None:
-    """Let what is due wait for an entry that somebody else makes."""
-
-    def is_due(reaper: Reaper, store: Store, term: int, now: float) -> bool:
-        return False
-
-    patches.attribute(Reaper, "_is_due", is_due)

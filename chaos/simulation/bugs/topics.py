@@ -61,7 +61,7 @@ def what_is_too_old_goes_with_the_next_put(patches: Patches) -> None:
 @bug("a full topic refuses, or drops its oldest", {"answered"})
 def a_full_topic_takes_more(patches: Patches) -> None:
     """Store what a topic has no room for, and drop nothing for it."""
-    patches.attribute(Store, "too_full", lambda store, name, size_bytes, is_delayed: None)
+    patches.attribute(Store, "too_full", lambda store, name, size_bytes, is_delayed=False: None)
     patches.attribute(Topics, "make_room", lambda topics, topic, size_bytes: None)
 
 

@@ -492,6 +492,7 @@ def test_views_tell_what_topics_lists(bench: Bench) -> None:
         "subscriptions": 1,
         "groups": 0,
         "backlog_bytes": 12,
+        "delayed": 0,
     }
 
 
