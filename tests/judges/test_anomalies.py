@@ -70,7 +70,6 @@ def test_every_error_of_the_kafka_tests_has_a_row() -> None:
 
 def test_every_kind_that_a_check_finds_is_an_anomaly_of_somebody_or_of_ours() -> None:
     """Of each check at least one kind is in the table, but for those that only this broker has."""
-    # No other test looks at payloads' bytes, or knows of keys, headers and times.
-    ours = {"corrupt", "properties"}
+    ours = {"corrupt"}  # no other test looks at payloads' bytes
     told = {name for _, found_by, _ in table() for name in quoted(found_by)}
     assert {kind.check for kind in KINDS.values() if kind.check} - told == ours

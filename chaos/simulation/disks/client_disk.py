@@ -34,7 +34,7 @@ class ClientDisk:
         """Call off what was to happen."""
         self._disk.calm()
 
-    def fail_sync(self, kind: str, count: int, ends: bool) -> None:
+    def fail_sync(self, kind: str, count: int, ends: bool = False) -> None:
         """Have the `count`-th sync of a kind (disk.SYNCS, "any") from now fail and lose bytes.
 
         `ends`: and the process end before its next operation.

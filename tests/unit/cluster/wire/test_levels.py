@@ -16,7 +16,7 @@ from cluster.store import commands, snapshots, tables
 from cluster.store.commands import Admit, DamagedEntry, Raise, Stamp, decode, encode, level_of
 from cluster.store.store import Done, Store
 from cluster.wire.levels import (
-    ALLOWS,
+    ALLOWED,
     BUILD,
     BUILD_0_1,
     Build,
@@ -35,7 +35,7 @@ THERE = Sighting(NEXT, True, 0.0)
 
 def test_this_build_understands_the_first_level_and_its_own() -> None:
     assert (BUILD.level_min, BUILD.level_max) == (1, 5)
-    assert list(ALLOWS) == [1, 2, 3, 4, 5]
+    assert list(ALLOWED) == [1, 2, 3, 4, 5]
     assert not BUILD.understands(0)
     assert not BUILD.understands(6)
     assert not BUILD_0_1.understands(2)
