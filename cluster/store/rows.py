@@ -117,13 +117,15 @@ class _Reader:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path, self._connection = path, connection
         self._rows = self._size_bytes = 0
-        self._timed = TIMED_TABLES if tables.has_times(connection) else frozenset[str]()
+        self._timed = frozenset[str]()
         self._damaged: list[DamagedRow] = []
         self._until = 0
 
     def read(self, place: Place, rows_max: int, bytes_max: int) -> CheckedRows:
         execute = self._connection.execute
         execute("BEGIN")
+        # Of the state that is read: the level may be raised at any moment, which adds the column.
+        self._timed = TIMED_TABLES if tables.has_times(self._connection) else frozenset()
         if place.until is None:
             place = replace(place, until=self._read_state())
         self._until = place.until or 0

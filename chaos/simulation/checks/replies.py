@@ -1026,7 +1026,8 @@ class Replies:
     def _unauthorized(self, node: SimNode, asked: Asked, high: int) -> str:
         """Judge a refusal that is in no entry: it is a read, and as true as one."""
         reference = self._reference
-        indexes = reference.judged_at(asked.low, high)
+        of_own = asked.kind == GET and not asked.topic  # what it subscribes to changes as well
+        indexes = _indexes(asked.low, high) if of_own else reference.judged_at(asked.low, high)
         is_own = not any(  # somebody's who was forgotten is nobody's
             reference.is_anothers_at(asked.client_id, asked.principal, index)
             for index in (asked.low, high)

@@ -143,7 +143,7 @@ class Watcher(Protocol):
     def life(self, client: str, what: str) -> None:
         """Hear that a client's process has `started`, `crashed`, `ended` or was `copied`.
 
-        Or of its machine: its disk will have `failed`, its power was `cut`.
+        Or of its machine: its disk will have `failed`, its power was `cut` (or a sync's bytes).
         """
 
     def refused(self, client: str, error: FlotillaError) -> None:
@@ -767,6 +767,8 @@ class SimClient:
         self.processes.remove(process)
         self.has_ended = self.has_ended or (is_client and not crashed)
         self._watcher.life(self.name, "crashed" if crashed else "ended")
+        if self._disks[process.place].take_cut():
+            self._watcher.life(self.name, "cut")
         self._lose_power_if_due(process.place)
 
     def _lose_power_if_due(self, place: str) -> None:

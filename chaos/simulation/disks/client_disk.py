@@ -20,6 +20,7 @@ class ClientDisk:
     def __init__(self, directory: Path) -> None:
         self.image = StoredFiles(directory, self._operate)
         self._disk = SimDisk(lambda: None, self.image.fill)
+        self._is_cut = False
 
     @property
     def has_ended(self) -> bool:
@@ -41,9 +42,17 @@ class ClientDisk:
         """
         self._disk.fail_sync(kind, count, ends)
 
+    def take_cut(self) -> bool:
+        """Return, once, whether a process ended behind a sync that failed, whose log it did not
+        write again: what had not been waited for is gone, as after a power loss.
+        """
+        is_cut, self._is_cut = self._is_cut, False
+        return is_cut
+
     def kill(self, state: State | None) -> None:
         """Let go of what an ended process had open; what it did not write is gone."""
         if state is not None:
+            self._is_cut = self._is_cut or state._has_failed
             self.image.sealed = True
             state._has_failed = False  # it writes nothing any more
             state.close()

@@ -20,12 +20,12 @@ from cluster.log.sealed import Sealed, check_piece
 from cluster.node import scrub
 from cluster.node.scrub import Scrub, ScrubPace
 from cluster.store import rows, tables
-from cluster.store.commands import ChangeUser, Raise, Register, Subscribe
+from cluster.store.commands import ChangeUser, Put, Raise, Register, Stamp, Subscribe, encode
 from cluster.store.rows import DamagedRow, Place, check_slice
 from cluster.store.store import Limits
 from cluster.store.tables import CHECKED, RecoveryRow, write_recovery
-from cluster.wire.levels import BUILD
-from flotilla_client.protocol import ADD_USER
+from cluster.wire.levels import BUILD, LEVEL_OF_PROPERTIES
+from flotilla_client.protocol import ADD_USER, pack
 from tests.unit.store_bench import Bench
 
 MIB = 1024 * 1024
@@ -155,6 +155,28 @@ def damaged_rows(path: Path, rows_max: int = 256, bytes_max: int = MIB) -> list[
         found += part.damaged
         assert steps < 10_000, "it goes round"
     return found
+
+
+def test_a_level_that_is_raised_while_a_slice_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench.started(tmp_path / "store.db")
+    bench.ok(Raise(LEVEL_OF_PROPERTIES - 1))
+    has_times = tables.has_times
+
+    def raised(connection: sqlite3.Connection) -> bool:
+        found = has_times(connection)
+        monkeypatch.undo()
+        bench.ok(Raise(LEVEL_OF_PROPERTIES))
+        put = Put("p", None, "t", 1, *pack([b"has a time"]))
+        bench.store.apply(bench.store.applied_index + 1, 1, encode(Stamp(1, wall_ms=2), [put]))
+        bench.store.commit()
+        return found
+
+    monkeypatch.setattr(tables, "has_times", raised)
+    assert damaged_rows(bench.path) == []
+    assert bench.store.level == LEVEL_OF_PROPERTIES
+    bench.store.close()
 
 
 def change(path: Path, sql: str) -> None:
