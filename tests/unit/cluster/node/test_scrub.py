@@ -20,7 +20,7 @@ from cluster.log.sealed import Sealed, check_piece
 from cluster.node import scrub
 from cluster.node.scrub import Scrub, ScrubPace
 from cluster.store import rows, tables
-from cluster.store.commands import ChangeUser, Put, Raise, Register, Stamp, Subscribe, encode
+from cluster.store.commands import ChangeUser, Put, Raise, Register, Subscribe, encode
 from cluster.store.rows import DamagedRow, Place, check_slice
 from cluster.store.store import Limits
 from cluster.store.tables import CHECKED, RecoveryRow, write_recovery
@@ -169,7 +169,7 @@ def test_a_level_that_is_raised_while_a_slice_is_read_is_no_damage(
         monkeypatch.undo()
         bench.ok(Raise(LEVEL_OF_PROPERTIES))
         put = Put("p", None, "t", 1, *pack([b"has a time"]))
-        bench.store.apply(bench.store.applied_index + 1, 1, encode(Stamp(1, wall_ms=2), [put]))
+        bench.store.apply(bench.store.applied_index + 1, 1, encode(1, [put], 2))
         bench.store.commit()
         return found
 
