@@ -67,6 +67,7 @@ def test_the_command_line_works_in_the_container_as_it_is(node: str) -> None:
         "last_id",
         "subscribers",
         "backlog_bytes",
+        "delayed",
     ]
     assert flotilla("sub", "t").startswith("subscribed")
     assert flotilla("put", "t", "hello") == "1"
