@@ -212,6 +212,7 @@ def inconsistent_id(scene: Scene, victim: Victim) -> int:
     _make_unknown(stranger)
     scene.extra.append(stranger)
     _deliver(scene.gets[victim.n, victim.subscriber], client_id, 1)
+    scene.also("ack_not_durable", put, put["first_id"])  # no disk holds it
     return int(put["first_id"])
 
 
@@ -617,9 +618,11 @@ class GroupWorker(Newcomer):
         return self.reached
 
     def buries(self, at: int = 0) -> Operation:
-        """Be given the dead letter of it, as if it stood in the same topic."""
-        topic = self._like["topic"]
-        return self.takes(letters=[(at or self.reached, topic, self.group, self.reached)])
+        """Be given the dead letter of it, as if it stood in the same topic, on another one."""
+        topic, id_ = self._like["topic"], at or self.reached
+        take = self.takes(letters=[(id_, topic, self.group, self.reached)])
+        self._scene.also("inconsistent_id", take, id_)
+        return take
 
 
 @plant
@@ -804,8 +807,11 @@ def replica_divergence(scene: Scene, victim: Victim) -> int:
 
 
 def _replace(scene: Scene, n: int, producer: str, counter: int) -> None:
-    """Have everyone be given another publication in the place of publication `n`, which is gone."""
-    del scene.puts[n]
+    """Have everyone be given another publication in the place of publication `n`, which is gone.
+
+    So its counter is one that nobody tried, between two that are stored.
+    """
+    scene.also("phantom", scene.puts.pop(n), None)
     for get in scene.everyone_s(n):
         _deliver(get, producer, counter)
 
