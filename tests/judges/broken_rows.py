@@ -313,7 +313,8 @@ def another_node_led(history: MadeHistory, rng: random.Random) -> bool:
     ends = [op.end for op in operations(history) if op.outcome == "ok" and op.end]
     terms = defaultdict(list)
     for end in ends:
-        terms[end["term"]].append(end)
+        if "term" in end:
+            terms[end["term"]].append(end)
     fit = [ends for ends in terms.values() if len(ends) > 1]
     ends = one(rng, fit)
     if ends is None:
