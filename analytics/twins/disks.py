@@ -45,8 +45,9 @@ class Disk:
                 case "held":
                     self._hold(row)
                 case "topic":
-                    self._last_ids[row["topic"]] = row["last_id"]
-                    self._floors[row["topic"]] = row["floor_id"]
+                    topic = row["topic"]  # said twice: the highest counts, as of a counter
+                    self._last_ids[topic] = max(row["last_id"], self._last_ids.get(topic, 0))
+                    self._floors[topic] = max(row["floor_id"], self._floors.get(topic, 0))
                 case "counter":
                     whose = (row["producer"], row["topic"])
                     self._counters[whose] = max(row["counter"], self._counters.get(whose, 0))

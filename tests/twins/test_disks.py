@@ -44,6 +44,16 @@ def test_what_is_held_above_the_topic_s_end_is_not(run: RunRecorder) -> None:
     assert found(run) == {"ack_not_durable": ["not on b c p 1 1"]}
 
 
+@pytest.mark.parametrize("ends", [(1, 0), (0, 1)])
+def test_of_a_topic_that_a_disk_says_twice_the_highest_counts(
+    run: RunRecorder, ends: tuple[int, int]
+) -> None:
+    """As on Spark, whose rows have no order."""
+    for last_id in ends:
+        hold(run, "abc", 1, last_id)
+    assert found(run) == {}
+
+
 def test_what_the_journal_holds_without_an_id_is(run: RunRecorder) -> None:
     hold(run, "abc", None, 0)
     assert found(run) == {}
