@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, assert_never
 
 from flotilla_client import protocol
@@ -627,9 +627,10 @@ class Joined:
         assert batch.operation is not None, line.topic
 
         def note(result: PutResult) -> None:
+            duplicate, stored, delayed = result.duplicate, result.stored, result.delayed
             for _, piece in batch.owned:
                 id_ = result.id + piece.counter - batch.entry.counter if result.id else 0
-                piece.result = replace(result, id=id_, count=piece.count)
+                piece.result = PutResult(id_, piece.count, duplicate, stored, delayed)
 
         warns = not batch.owned or any([call.warns for call, _ in batch.owned])
         try:
