@@ -212,6 +212,17 @@ def test_an_entry_takes_so_many_rows_and_the_next_one_more(
     assert bench.texts() == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_an_entry_takes_so_many_bytes_and_a_row_at_least(
+    bench: DelayBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed, "DUE_BYTES_MAX", 1)
+    bench.publish(*(later(b"%d" % place, 10 + place) for place in range(3)))
+    bench.passing(100)
+    assert (bench.texts(), bench.waiting) == ([b"0"], 2)
+    bench.passing(0)
+    assert (bench.texts(), bench.waiting) == ([b"0", b"1"], 1)
+
+
 def test_what_waits_counts_as_held_by_its_topic(bench: DelayBench) -> None:
     bench.ok(SetTopic("t", parse_keep("forever") | {"max_bytes": 100}, True, False))
     bench.publish(later(b"x" * 50, 100))
