@@ -254,11 +254,15 @@ class Database:
             raise
 
     def write(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run the statement for each row, in the open transaction (opened if need be)."""
+        """Run the statement for each row, in the open transaction (opened if need be).
+
+        By their keys, with which rows begin: what has changed is kept in sets of objects, whose
+        order is that of their addresses, and the file would be another one each time.
+        """
         try:
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany(sql, rows)
+            self._connection.executemany(sql, rows if len(rows) == 1 else sorted(rows))
         except sqlite3.DatabaseError as error:
             _raise_corrupt(self.path, error)
             raise
