@@ -253,7 +253,7 @@ class Database:
             _raise_corrupt(self.path, error)
             raise
 
-    def write(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    def write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Run the statement for each row, in the open transaction (opened if need be).
 
         By their keys, with which rows begin: what has changed is kept in sets of objects, whose

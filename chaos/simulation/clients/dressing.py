@@ -17,9 +17,11 @@ from flotilla_client.protocol import topic_of
 
 MARK: Final = "@"  # a filler begins with it, or with a caller's number before: it has properties
 EXPIRING: Final = "%"  # the same, and it expires
-_MARKED: Final = re.compile(rf"(\d+-)?([{MARK}{EXPIRING}])")
+SOON: Final = "!"  # the same, within a fraction of a second
+_MARKED: Final = re.compile(rf"(\d+-)?([{MARK}{EXPIRING}{SOON}])")
 DELAYS_MS: Final = (1, 10, 10, 60, 250, 1_000)  # of what is put to a topic's lane: the same
-EXPIRES_MS: Final = (1, 5, 40, 150, 1_000, 3_600_000)  # of runs of some seconds, to parked readers
+SOON_MS: Final = (1, 5, 40, 150)  # of runs of some seconds, to parked readers
+EXPIRES_MS: Final = (*SOON_MS, 1_000, 3_600_000)
 
 
 def dressed(text: str) -> str | Publication:
@@ -43,7 +45,8 @@ def properties_of(text: str) -> Properties:
     headers: dict[str, str | bytes] = {"of": fields[2]}
     if chance % 7 < 3:
         headers["größe"] = bytes(chance % 11)
-    expires_ms = EXPIRES_MS[chance % len(EXPIRES_MS)] if marked[2] == EXPIRING else 0
+    those = {EXPIRING: EXPIRES_MS, SOON: SOON_MS}.get(marked[2], (0,))
+    expires_ms = those[chance % len(those)]
     if expires_ms and chance % 3 == 0:
         key, headers = None, {}
     return Properties(key, headers, expires_ms, delay_ms)

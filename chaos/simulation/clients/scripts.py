@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from chaos.simulation.clients.callers import Callers
 from chaos.simulation.clients.clients import Calling, ClientWire, Process, Script, Wish
-from chaos.simulation.clients.dressing import EXPIRING, MARK, dressed
+from chaos.simulation.clients.dressing import EXPIRING, MARK, SOON, dressed
 from chaos.simulation.clients.pipes import QUEUED_MAX, Pipe
 from chaos.simulation.clients.working import Working
 from chaos.workloads import payload
@@ -81,18 +81,16 @@ class Role:
     `pause_s`: mean time between two operations; `batch_count`, `size_bytes`: the most publications
     of a PUT, the largest filler; `reads_any`: one GET over all topics; `is_manual`: what was handed
     over is acknowledged at once or not at all, else with the next GET, or `is_at_most_once` before;
-    `in_flight`: batches of a
-    background producer that are under way at once, 0 for one PUT after the other; `is_hasty`: it
-    publishes before anything else, and goes back on an UNSUB at once. `is_awaiting`: it uses
-    `AsyncClient`, and cancels some of what it asks. `callers`: so many publish at once at most,
-    each for itself, 0 for one after the other. `has_properties`: half of what it publishes does;
-    `expires`: so much of all of it does, if it has any; `delays`: so many of its PUTs have a delay,
-    but of what callers or producers publish; `is_old`: it knows of none. `works`: in the
-    groups of its topics, with a lease of `lease_ms` and
-    dead letters behind `max_attempts` (0: none), of which so many name the topic as `own_letters`
-    says, waiting for `take_wait_ms` at most and giving back `naks` of what they have;
-    `is_ordered`: which it would have by key, None:
-    as they are.
+    `in_flight`: batches of a background producer that are under way at once, 0 for one PUT after
+    the other; `is_hasty`: it publishes before anything else, and goes back on an UNSUB at once.
+    `is_awaiting`: it uses `AsyncClient`, and cancels some of what it asks. `callers`: so many
+    publish at once at most, each for itself, 0 for one after the other. `has_properties`: half of
+    what it publishes does; `expires`: so much of all of it does, if it has any, `expires_soon`: all
+    of that before long; `delays`: so many of its PUTs have a delay, but of what callers or
+    producers publish; `is_old`: it knows of none. `works`: in the groups of its topics, with a
+    lease of `lease_ms` and dead letters behind `max_attempts` (0: none), of which so many name the
+    topic as `own_letters` says, waiting for `take_wait_ms` at most and giving back `naks` of what
+    they have; `is_ordered`: which it would have by key, None: as they are.
     """
 
     topics: tuple[str, ...]
@@ -122,6 +120,7 @@ class Role:
     is_at_most_once: bool = False
     has_properties: bool = False
     expires: float = 0.0
+    expires_soon: bool = False
     delays: float = 0.0
     is_old: bool = False
 
@@ -453,7 +452,7 @@ class ClientScript:
         """Return so much text; it is marked where the publication is to have properties."""
         may_expire = self._role.expires and self._course.takes_expiry
         if may_expire and self._rng.random() < self._role.expires:
-            return EXPIRING + FILLER[:size]
+            return (SOON if self._role.expires_soon else EXPIRING) + FILLER[:size]
         may_be = self._role.has_properties and self._course.takes_properties
         is_marked = may_be and self._rng.random() < DRESSED_SHARE
         return (MARK if is_marked else "") + FILLER[:size]

@@ -34,6 +34,9 @@ MOVES: Final = (4, 12)
 NAKS: Final = (0.15, 0.5)  # so much of what is in hand is given back, against 0.85 of all else
 WAIT_MS: Final = 2_000  # of some TAKEs: longer than any may be parked beside what it could be given
 TIGHT_SHARE: Final = 0.3  # meet limits of groups
+# Of those with dead letters have workers that come so seldom that much expires before they look.
+LATE_SHARE: Final = 0.5
+LATE_PAUSE_S: Final = (0.8, 2.0)
 POLICIES_S: Final = (1.0, 2.0, 4.0, 8.0)  # the cluster gets to its level by and by
 # What ends groups, or changes what their topics keep.
 OF_TOPICS: Final = frozenset({"delete_topic", "set_topic", "purge"})
@@ -133,6 +136,11 @@ def workshop(
             )
             move = {"node": "leader", "topic": topic, "start": start}
             own.append(Action(round(rng.uniform(2.0, duration_s - 0.1), 4), "seek_group", move))
+    if max_attempts and rng.random() < LATE_SHARE:
+        for role in those[:makers]:
+            role |= {"expires": 1.0, "expires_soon": True}
+        for role in those[makers:]:
+            role |= {"pause_s": rng.uniform(*LATE_PAUSE_S), "take_wait_ms": 0}
     return tuple(sorted(own, key=lambda action: action.at_s))
 
 

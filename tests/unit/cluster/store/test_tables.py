@@ -291,3 +291,13 @@ def test_who_opens_a_store_reads_the_log_of_one_that_was_killed_from_the_disk(
     store.close()
     ways = [what for what, path in seen if path in (log, directory / bench.path.name)]
     assert ways == ["synced", "forgotten", "opened"]
+
+
+def test_what_changed_together_is_written_by_its_keys_in_whatever_order_it_is_told(
+    bench: Bench,
+) -> None:
+    database = bench.store._database
+    database.write("CREATE TABLE told(number INTEGER, what TEXT)", [()])
+    database.write("INSERT INTO told VALUES(?, ?)", [(5, "a"), (3, "b"), (9, "c"), (1, "d")])
+    written = database.query("SELECT number FROM told ORDER BY rowid")
+    assert [number for (number,) in written] == [1, 3, 5, 9]
