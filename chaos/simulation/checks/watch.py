@@ -117,7 +117,8 @@ class Attached:
         )
         self._coverage = Coverage(world)
         self._intruder = Intruder(world.stream(INTRUDER))
-        self._replayer = Replayer(world.stream(REPLAYER), self._invariants.rovers)
+        delays = world.stream(f"{REPLAYER} delays")
+        self._replayer = Replayer(world.stream(REPLAYER), self._invariants.rovers, delays)
         self._followers = {
             name: Follower(name, world.stream(name), self._invariants.rovers) for name in FOLLOWERS
         }

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import orjson
 
+from flotilla_client.batches import as_bytes
+from flotilla_client.properties import Properties
 from flotilla_client.protocol import (
     ACK,
     EARLIEST,
@@ -29,11 +31,15 @@ from flotilla_client.protocol import (
     UNSUB,
     Request,
     encode_request,
+    pack,
 )
 
 REPLAYER: Final = "replayer"
 KEPT_TOPIC: Final = "kept"  # to which it alone publishes: no client of the crowd knows it
 PUT_SHARE: Final = 0.4  # of what it asks about that topic
+LATER_SHARE: Final = 0.7  # of the replayers publish with a delay too
+DELAYED_SHARE: Final = 0.4  # of what these publish: it may wait when the topic is deleted
+DELAYS_MS: Final = (10, 250, 1_000, 1_000)
 TOGETHER_SHARE: Final = 0.2  # of the times it moves there it publishes too: often in one entry
 AHEAD_MS: Final = (-1, 0, 1, 1, 100, 2_000)  # of a time that it has seen: some are still to come
 STALE_SHARE: Final = 0.4  # of its GETs say what it had at another place
@@ -46,17 +52,23 @@ TELL_OF_GONE: Final = frozenset({"gap", "purged", "expired"})
 
 
 class Replayer:
-    """Asks for one thing after the other; replies may come late, or never. `ids`: that it had."""
+    """Asks for one thing after the other; replies may come late, or never. `ids`: that it had.
 
-    def __init__(self, rng: Random, ids: set[str]) -> None:
-        self._rng, self._ids = rng, ids
-        self._asked, self._counter = 0, 1
+    `delays`: random numbers of their own for what it publishes with a delay.
+    """
+
+    def __init__(self, rng: Random, ids: set[str], delays: Random) -> None:
+        self._rng, self._ids, self._delays = rng, ids, delays
+        self._delayed_share = DELAYED_SHARE if delays.random() < LATER_SHARE else 0.0
+        self._asked = 0
+        self._counters = {False: 1, True: 1}  # by whether it is of what is delayed
         self._at_ms = 0  # the time of some publication that it was given
         self._client_id = ""
         self._place: dict[str, tuple[int, int]] = {}  # by topic: cursor, and what placed it
         self._before: dict[str, tuple[int, int]] = {}  # the same, at another time
         self._topics: set[str] = set()  # to which it may be subscribed
-        self._about: dict[str, tuple[str, str]] = {}  # by the request's number: kind, topic
+        # By the request's number: kind, topic, and whether it publishes with a delay.
+        self._about: dict[str, tuple[str, str, bool]] = {}
 
     def ask(self, topic: str, end: int, send: Callable[[list[bytes]], None]) -> None:
         """Ask for something about a topic, which ends there more or less."""
@@ -85,8 +97,15 @@ class Replayer:
         self._send(kind, topic, body, send)
 
     def _put(self, send: Callable[[list[bytes]], None]) -> None:
-        text = f"{REPLAYER} {self._counter}"
-        self._send(PUT, KEPT_TOPIC, {"counter": self._counter, "publication": text}, send)
+        if self._delays.random() >= self._delayed_share:
+            counter = self._counters[False]
+            body = {"counter": counter, "publication": f"{REPLAYER} {counter}"}
+            self._send(PUT, KEPT_TOPIC, body, send)
+            return
+        counter = self._counters[True]
+        own = Properties(deliver_after_ms=self._delays.choice(DELAYS_MS))
+        batch = pack([as_bytes(own.of(f"{REPLAYER} later {counter}"))])
+        self._send(PUT, KEPT_TOPIC, {"counter": counter}, send, *batch)
 
     def _claims(self, topic: str) -> dict[str, Any]:
         rng = self._rng
@@ -106,21 +125,28 @@ class Replayer:
         return bool(self._topics)
 
     def _send(
-        self, kind: str, topic: str, body: dict[str, Any], send: Callable[[list[bytes]], None]
+        self,
+        kind: str,
+        topic: str,
+        body: dict[str, Any],
+        send: Callable[[list[bytes]], None],
+        lengths: bytes = b"",
+        data: bytes = b"",
     ) -> None:
         self._asked += 1
         name = f"{REPLAYER} {self._asked}"
-        self._about[name] = kind, topic
+        self._about[name] = kind, topic, bool(lengths)
         client_id = REPLAYER if "create" in body else "" if kind == READ else self._client_id
-        send(encode_request(Request(kind, name, topic, client_id, body=body)))
+        request = Request(kind, name, topic, client_id, None, body, lengths, data)
+        send(encode_request(request))
 
     def answered(self, frames: Sequence[bytes]) -> None:
         """Remember where an answer says that it stands."""
         header: Mapping[str, Any] = orjson.loads(frames[0])
-        kind, topic = self._about.pop(str(header["request_id"]), ("", ""))
+        kind, topic, is_delayed = self._about.pop(str(header["request_id"]), ("", "", False))
         body = header["body"]
         if header["type"] != ACK:
-            self._refused(kind, topic, body)
+            self._refused(kind, topic, is_delayed, body)
         elif kind == REQUEST_ID:
             self._client_id = body["client_id"]
             self._ids.add(self._client_id)
@@ -132,17 +158,17 @@ class Replayer:
             if body["id"] == cursor + 1:
                 self._place[topic] = cursor + body["count"], placed
         elif kind == PUT:
-            self._counter += 1
+            self._counters[is_delayed] += 1
         elif kind == UNSUB:
             self._topics.discard(topic)
             self._place.pop(topic, None)
 
-    def _refused(self, kind: str, topic: str, body: Mapping[str, Any]) -> None:
+    def _refused(self, kind: str, topic: str, is_delayed: bool, body: Mapping[str, Any]) -> None:
         if body["error"] in UNKNOWN:
             self._client_id, self._place, self._topics = "", {}, set()
-            self._counter = 1
+            self._counters = {False: 1, True: 1}
         elif body["error"] == "counter_gap":
-            self._counter = body["expected"]
+            self._counters[is_delayed] = body["expected"]
         elif body["error"] in NOT_THERE:
             self._place.pop(topic, None)
         elif body["error"] == "moved" and kind == GET:

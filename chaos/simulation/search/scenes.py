@@ -44,6 +44,11 @@ OF_TOPICS: Final = frozenset({"delete_topic", "set_topic", "purge"})
 ROVER_SHARE: Final = 0.4  # of the seeds with somebody who replays have one who does it undisturbed
 ROVER_PERIOD_S: Final = 0.12
 
+# So many of those seeds have their topic deleted while what he has published waits for its time.
+LOST_LANES_SHARE: Final = 0.8
+LOST_LANES_S: Final = 3.0
+LANES_POLICY: Final = {"keep": "forever", "amount": 0}
+
 LOST_SYNCS_SHARE: Final = 0.25  # of all seeds have clients that end at a sync that fails
 LOST_SYNCS_PERIOD_S: Final = 5.0
 
@@ -163,6 +168,26 @@ def rover(
     at_s = 2.0
     while (at_s := at_s + rng.expovariate(1 / ROVER_PERIOD_S)) < duration_s:
         own.append(Action(at_s, "replay", {"node": "leader", "topic": KEPT_TOPIC}))
+    return tuple(sorted(own, key=lambda action: action.at_s))
+
+
+def lost_lanes(
+    rng: Random, schedule: Sequence[Action], knobs: dict[str, Any], duration_s: float
+) -> tuple[Action, ...]:
+    """Delete the topic of who replays by hand, again and again, right behind what he publishes.
+
+    In some of the seeds that have one; return the schedule.
+    """
+    if "topics" not in knobs or rng.random() >= LOST_LANES_SHARE:
+        return tuple(schedule)
+    about = {"node": "leader", "topic": KEPT_TOPIC}
+    own = list(schedule)
+    at_s = rng.uniform(4.0, 4.0 + LOST_LANES_S)
+    while at_s < duration_s - 1.0:
+        own.append(Action(at_s, "set_topic", {**about, "policy": LANES_POLICY, "is_new": True}))
+        own += [Action(at_s + 0.3 + 0.04 * place, "replay", about) for place in range(8)]
+        own.append(Action(at_s + 0.65, "delete_topic", {**about, "ends": True}))
+        at_s += LOST_LANES_S
     return tuple(sorted(own, key=lambda action: action.at_s))
 
 

@@ -192,6 +192,29 @@ def test_what_waits_goes_with_its_topic_and_its_rows_in_steps(
     assert bench.store.total_backlog_bytes() == bench.store.backlog_bytes("t")
 
 
+def test_whose_bytes_went_with_a_topic_is_known_each_time_it_goes(
+    bench: DelayBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed, "DROPPED_ROWS_MAX", 0)  # rows of the first go are still there
+    waiting, bytes_left = bench.store.delayed, []
+    for counter in (1, 2):
+        put = putting(counter, later(b"a", 10_000))
+        put.principal = "ann"
+        bench.apply(put)
+        bench.ok(DeleteTopic("t", True, False))
+        bytes_left.append((waiting.count, waiting.size_bytes, dict(waiting.bytes_of)))
+        bench.ok(Subscribe("s", None, "t", None))
+    assert bytes_left == [(0, 0, {}), (0, 0, {})]
+
+
+def test_when_its_rows_are_gone_nothing_of_a_topic_is_due_or_known(bench: DelayBench) -> None:
+    bench.publish(later(b"a", 100))
+    bench.ok(DeleteTopic("t", True, False))
+    bench.passing(1)
+    assert (bench.store.delayed.has_work, bench.store.delayed.due_ms) == (False, delayed.NEVER)
+    assert bench.store.delayed._lanes == {}
+
+
 def test_a_purge_leaves_what_waits(bench: DelayBench) -> None:
     bench.put(1, b"now")
     bench.publish(later(b"a", 100))
