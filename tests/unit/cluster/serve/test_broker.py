@@ -621,7 +621,12 @@ def test_who_reads_is_heard_and_who_is_inspected_is_not(tmp_path: Path) -> None:
 
 def put_expiring(bench: BrokerBench, counter: int, ms: int, topic: str = "t") -> None:
     """Publish a text that expires after so many ms, behind a counter."""
-    publication = Enveloped(encode_properties(Properties(expires_ms=ms)) + b"p")
+    put_with(bench, counter, Properties(expires_ms=ms), topic)
+
+
+def put_with(bench: BrokerBench, counter: int, own: Properties, topic: str = "t") -> None:
+    """Publish a text with properties, behind a counter."""
+    publication = Enveloped(encode_properties(own) + b"p")
     made = Request(PUT, "r", topic, ME, None, {"counter": counter, "count": 1})
     made.lengths, made.data = pack([publication])
     request = decode_request(encode_request(made))
@@ -663,6 +668,22 @@ def test_a_get_that_meets_what_has_expired_by_the_clock_waits_for_the_entry_that
     [told] = timed.turn()
     assert timed.store.applied_index == index + 1
     assert (code_of(told), told.body["first_id"], told.body["last_id"]) == ("expired", 1, 1)
+
+
+@pytest.mark.parametrize("topic", ["t", ""])
+def test_who_waits_is_given_what_comes_when_its_delay_is_over(
+    timed: BrokerBench, topic: str
+) -> None:
+    place: dict[str, Any] = {"last_id": 0} if topic else {"last_ids": {"t": 0}}
+    timed.ask(GET, topic, wait_ms=60_000, expiry=True, **place)
+    put_with(timed, 1, Properties(deliver_after_ms=50))
+    [stored] = timed.turn()
+    assert stored.body["delayed"]
+    timed.now_ms += 50
+    timed.ask(SUB, "another")  # any entry lets in what is due
+    subscribed, given = timed.turn()
+    assert (subscribed.type, given.body["topic"] if not topic else "t") == ("ACK", "t")
+    assert (given.body["id"], given.body["count"]) == (1, 1)
 
 
 def test_who_asks_for_any_topic_is_given_the_one_that_was_given_longest_ago(
