@@ -41,6 +41,7 @@ TAKE_AGAIN_MAX: Final = 256  # given again by one take: each may stand in a row 
 DEAD_COUNT_MAX: Final = 64  # of one take; more go with the next one
 DEAD_BYTES_MAX: Final = 1024 * 1024  # the same; one goes whatever its size
 
+TOKENS_PER_ENTRY_BITS: Final = 16  # more TAKEs than an entry of 2 MiB holds
 CHUNK_SHIFT: Final = 10  # a row of `leases` has the open ones of 1,024 ids, as runs of equal leases
 STALE_TIMERS_MIN: Final = 1_000  # fewer are not worth sweeping
 
@@ -337,9 +338,14 @@ class Groups:
         limit = self._limits.groups_max
         return too_many("groups", limit) if len(self._groups) >= limit else None
 
-    def make(self, topic: Topic, asked: MakeGroup, cursor: int) -> SharedGroup:
-        """Make a group that begins behind `cursor`."""
-        group = SharedGroup(topic, asked.group, LEASE_MS, 0, "", cursor, cursor)
+    def make(self, topic: Topic, asked: MakeGroup, cursor: int, entry: int) -> SharedGroup:
+        """Make a group that begins behind `cursor`, in that entry.
+
+        Its tokens are above those of any group before it: a TAKE to one that had its name settles
+        nothing here, however late it comes.
+        """
+        token = entry << TOKENS_PER_ENTRY_BITS
+        group = SharedGroup(topic, asked.group, LEASE_MS, 0, "", cursor, cursor, token)
         if asked.ordered_by_key:
             group.order = KeyOrder()
         self._groups[topic.name, group.name] = group

@@ -955,7 +955,7 @@ class Store:
         cursor = self._cursor_of(found, operation.start)
         if isinstance(cursor, Refused):
             return cursor
-        group = self.groups.make(found, operation, cursor)
+        group = self.groups.make(found, operation, cursor, self._applying)
         if topic is None:
             self._bring(found)
         return group

@@ -19,7 +19,12 @@ from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
-from chaos.simulation.checks.reference_groups import ReferenceGroup, Taking, dead_letter
+from chaos.simulation.checks.reference_groups import (
+    TOKENS_PER_ENTRY,
+    ReferenceGroup,
+    Taking,
+    dead_letter,
+)
 from cluster.log.entries import FIRST_INDEX
 from cluster.store import clients, delayed, idle, retention
 from cluster.store.commands import (
@@ -1309,7 +1314,9 @@ class Reference:
             topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
             if key in self.group_rows:
                 self.moved_groups.add(key)
-            group = ReferenceGroup(cursor, is_ordered=bool(asked.ordered_by_key))
+            # Nobody settles here by what a group of this name gave him before.
+            token = index * TOKENS_PER_ENTRY
+            group = ReferenceGroup(cursor, token=token, is_ordered=bool(asked.ordered_by_key))
             self.groups[key] = group
             is_new_topic = not topic.exists
             topic.groups.put(index, topic.groups.now | {asked.group})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from cluster.store import groups, publications
 from cluster.store.commands import MakeGroup, Take
@@ -23,6 +23,7 @@ Result = tuple[str, dict[str, Any]]
 Publications = Mapping[int, tuple[int, bytes]]
 # Which key a publication has, by its id; None: none.
 Keys = Callable[[int], str | bytes | None]
+TOKENS_PER_ENTRY: Final = 65_536  # of a group: those of the next one of its name are above them
 
 
 @dataclass(slots=True)

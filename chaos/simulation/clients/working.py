@@ -111,6 +111,8 @@ class Working:
         self._wire, self._wait_ms = wire, wait_ms
         self._fates = FATES | {"nak": naks}
         self._books: dict[str, LeaseBook] = {}
+        # Of the last TAKE to a group that has ended: they go on, as one that is late may come yet.
+        self._numbers: dict[str, int] = {}
         self._items: dict[str, list[WorkItem]] = {}
         self._has_own_letters = own_letters > 0.0
         self._unsaid = set[str]()  # whose topics have not said where dead letters go
@@ -210,7 +212,9 @@ class Working:
         if self._rng.random() < EARLIEST_SHARE:
             settings = replace(settings, start="earliest")
         yield from self._choose(topic, settings)
-        self._books[topic] = LeaseBook(topic, GROUP, lambda: self._wire.now * 1000, _extender)
+        book = LeaseBook(topic, GROUP, lambda: self._wire.now * 1000, _extender)
+        book._number = self._numbers.get(topic, 0)
+        self._books[topic] = book
         self._items[topic] = []
 
     def _choose(self, topic: str, settings: GroupSettings) -> Script:
@@ -234,7 +238,8 @@ class Working:
                 return
 
     def _forget(self, topic: str) -> None:
-        self._books.pop(topic, None)
+        if book := self._books.pop(topic, None):
+            self._numbers[topic] = book._number
         self._items.pop(topic, None)
 
     def _decide(self, item: WorkItem, fate: str) -> None:

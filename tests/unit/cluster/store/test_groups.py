@@ -38,6 +38,7 @@ from cluster.store.outcomes import Delivery, Leased, Outcome
 from cluster.store.store import Limits, Store
 from cluster.store.tables import CorruptStore
 from cluster.wire.levels import LEVEL_OF_KEY_ORDER
+from flotilla_client.policies import parse_keep
 from flotilla_client.properties import Enveloped, Properties, decode
 from flotilla_client.properties import encode as envelope_of
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX, pack, text_of, unpack
@@ -124,6 +125,19 @@ def bench(tmp_path: Path) -> Iterator[GroupsBench]:
 
 
 # --- leases ---------------------------------------------------------------------------------------
+
+
+def test_what_is_said_of_a_group_of_before_settles_nothing_in_the_one_of_its_name(
+    bench: GroupsBench,
+) -> None:
+    bench.ok(SetTopic("t", parse_keep("forever"), is_new=True, is_root=False))
+    before = bench.take(count=1, number=1)
+    bench.ok(EndGroup("a", None, "t", None, "g"))
+    bench.ok(making(start="earliest"))
+    again = bench.take(count=1, number=1)
+    assert before["given"] == again["given"] == [[1, 1, 1]]
+    late = bench.take(count=0, number=2, acks=[[before["token"], 1, 1]])
+    assert late["lost"] == [[1, 1]]
 
 
 def test_each_publication_is_leased_to_one_client(bench: GroupsBench) -> None:
