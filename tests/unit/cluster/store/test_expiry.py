@@ -198,8 +198,8 @@ def test_a_group_buries_what_has_expired_or_lets_it_go(bench: ExpiryBench) -> No
     ]
     assert [(each["given"], each["dead"]) for each in takes] == [([[2, 2, 1]], 1), ([[2, 2, 1]], 0)]
     takes = [
-        bench.ok(Take("s", None, "t", name, None, 9, 1_000, None, [[1, 2, 2]], [], []))
-        for name in "gh"
+        bench.ok(Take("s", None, "t", name, None, 9, 1_000, None, [[each["token"], 2, 2]], [], []))
+        for name, each in zip("gh", takes, strict=True)
     ]
     assert [(each["given"], each["dead"]) for each in takes] == [([], 1), ([], 0)]
     letters = bench.store.read("s", "dead", None, 9, 1_000)
