@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from cluster.store.idle import Idle
-from cluster.store.tables import Database, row_crc
+from cluster.store.tables import Database, in_order, row_crc
 
 PUTS_KEPT: Final = 1024  # docs/protocol.md: a duplicate among these gets its original id
 CHUNK_PUTS: Final = 16  # measured: fewest pages written; 256 bytes in the producer's row
@@ -286,16 +286,19 @@ class Clients:
     def flush(self) -> None:
         """Write what changed, in the open transaction."""
         if self._dirty_owners:
-            owners = [(client.number, client.owner or "") for client in self._dirty_owners]
+            owners = [
+                (client.number, client.owner or "") for client in in_order(self._dirty_owners)
+            ]
             rows = [(*row, row_crc(row)) for row in owners]
             self._database.write("INSERT INTO owners VALUES(?, ?, ?)", rows)
             self._dirty_owners.clear()
         if self._dirty_clients:
-            self._database.write(_UPSERT_CLIENT, [_client_row(c) for c in self._dirty_clients])
+            changed = [_client_row(client) for client in in_order(self._dirty_clients)]
+            self._database.write(_UPSERT_CLIENT, changed)
             self._dirty_clients.clear()
             self._clients.rotate()
         if self._dirty_producers:
-            rows = [_producer_row(producer) for producer in self._dirty_producers]
+            rows = [_producer_row(producer) for producer in in_order(self._dirty_producers)]
             self._database.write(_UPSERT_PRODUCER, rows)
             self._dirty_producers.clear()
             self._producers.rotate()

@@ -20,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 import orjson
@@ -809,13 +810,14 @@ class Groups:
             return
         groups, leases, workers = list[Any](), list[Any](), list[Any]()
         no_leases, no_workers = list[Any](), list[Any]()
-        for group in self._dirty:
+        # Sets have an order of their own in each run, and rows would stand in the file by it.
+        for group in sorted(self._dirty, key=attrgetter("key")):
             settings: tuple[Any, ...] = group.lease_ms, group.max_attempts, group.dead_letter
             if group.order is not None:
                 settings += (True,)  # of LEVEL_OF_KEY_ORDER
             text = orjson.dumps(settings).decode()
             groups.append((*group.key, text, group.head, group.cursor, group.token))
-            for chunk in group.dirty_chunks:
+            for chunk in sorted(group.dirty_chunks):
                 first = chunk << CHUNK_SHIFT
                 ids = range(first, first + (1 << CHUNK_SHIFT))
                 runs = [[*run, *_said(lease)] for run, lease in _runs(group.open, ids)]
@@ -824,7 +826,7 @@ class Groups:
                     leases.append((*row, orjson.dumps(runs).decode()))
                 else:
                     no_leases.append(row)
-            for client_id in group.dirty_workers:
+            for client_id in sorted(group.dirty_workers):
                 worker, key = group.workers.get(client_id), (*group.key, client_id)
                 if worker is None:
                     no_workers.append(key)

@@ -14,11 +14,11 @@ import hashlib
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 from cluster.log.files import DISK
@@ -205,6 +205,23 @@ class CorruptStore(Exception):
         self.path = path
 
 
+class Numbered(Protocol):
+    """What has a number on the disk."""
+
+    number: int
+
+
+_Kept = TypeVar("_Kept", bound=Numbered)
+
+
+def in_order(changed: Iterable[_Kept]) -> list[_Kept]:
+    """Return them by number: a set of objects has another order in each run.
+
+    Rows stand in the file as they are written, so no seed would decide what a power loss leaves.
+    """
+    return sorted(changed, key=lambda each: each.number)
+
+
 class Database:
     """The writer's connection: reads at once, writes in one open transaction until `commit`."""
 
@@ -253,16 +270,12 @@ class Database:
             _raise_corrupt(self.path, error)
             raise
 
-    def write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run the statement for each row, in the open transaction (opened if need be).
-
-        By their keys, with which rows begin: what has changed is kept in sets of objects, whose
-        order is that of their addresses, and the file would be another one each time.
-        """
+    def write(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run the statement for each row in turn, in the open transaction (opened if need be)."""
         try:
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany(sql, rows if len(rows) == 1 else sorted(rows))
+            self._connection.executemany(sql, rows)
         except sqlite3.DatabaseError as error:
             _raise_corrupt(self.path, error)
             raise

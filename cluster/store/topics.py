@@ -21,7 +21,7 @@ from typing import Any, Final
 from cluster.store.clients import Client
 from cluster.store.expiry import NEVER, Expiry
 from cluster.store.retention import Retention
-from cluster.store.tables import CorruptStore, Database, row_crc
+from cluster.store.tables import CorruptStore, Database, in_order, row_crc
 from flotilla_client.policies import Policy
 from flotilla_client.protocol import has_wildcard, matches
 
@@ -520,7 +520,9 @@ class Topics:
     def flush(self) -> None:
         """Write what changed, in the open transaction."""
         if self._dirty:
-            self._database.write(_UPSERT_TOPIC, [topic_row(topic) for topic in self._dirty])
+            self._database.write(
+                _UPSERT_TOPIC, [topic_row(topic) for topic in in_order(self._dirty)]
+            )
             self._dirty.clear()
         if self._dirty_cursors:
             dirty = self._dirty_cursors.items()
@@ -531,7 +533,7 @@ class Topics:
             self._database.write(_UPSERT_SUBSCRIPTION, [(*row, row_crc(row)) for row in here])
             self._dirty_cursors.clear()
         if self._purged:
-            purged = [(topic.number, topic.purged_id) for topic in self._purged]
+            purged = [(topic.number, topic.purged_id) for topic in in_order(self._purged)]
             sql = "INSERT OR REPLACE INTO purged VALUES(?, ?, ?)"
             self._database.write(sql, [(*row, row_crc(row)) for row in purged])
             self._purged.clear()
@@ -561,11 +563,13 @@ class Topics:
 
     def _flush_policies(self) -> None:
         if self._dirty_policies:
-            gone = [(each.number,) for each in self._dirty_policies if each.retention is None]
+            gone = [
+                (each.number,) for each in in_order(self._dirty_policies) if each.retention is None
+            ]
             self._database.write("DELETE FROM policies WHERE topic = ?", gone)
             here = [
                 (each.number, each.floor_id, each.retention.text())
-                for each in self._dirty_policies
+                for each in in_order(self._dirty_policies)
                 if each.retention is not None
             ]
             sql = "INSERT OR REPLACE INTO policies VALUES(?, ?, ?, ?)"
@@ -574,11 +578,13 @@ class Topics:
 
     def _flush_expiries(self) -> None:
         if self._dirty_expiries:
-            gone = [(each.number,) for each in self._dirty_expiries if each.expiry is None]
+            gone = [
+                (each.number,) for each in in_order(self._dirty_expiries) if each.expiry is None
+            ]
             self._database.write("DELETE FROM expiries WHERE topic = ?", gone)
             here = [
                 (each.number, each.floor_id, each.expiry.text())
-                for each in self._dirty_expiries
+                for each in in_order(self._dirty_expiries)
                 if each.expiry is not None
             ]
             sql = "INSERT OR REPLACE INTO expiries VALUES(?, ?, ?, ?)"

@@ -293,11 +293,13 @@ def test_who_opens_a_store_reads_the_log_of_one_that_was_killed_from_the_disk(
     assert ways == ["synced", "forgotten", "opened"]
 
 
-def test_what_changed_together_is_written_by_its_keys_in_whatever_order_it_is_told(
-    bench: Bench,
-) -> None:
+def test_of_two_rows_with_one_key_the_later_one_stays(bench: Bench) -> None:
     database = bench.store._database
-    database.write("CREATE TABLE told(number INTEGER, what TEXT)", [()])
-    database.write("INSERT INTO told VALUES(?, ?)", [(5, "a"), (3, "b"), (9, "c"), (1, "d")])
-    written = database.query("SELECT number FROM told ORDER BY rowid")
-    assert [number for (number,) in written] == [1, 3, 5, 9]
+    sql = "INSERT OR REPLACE INTO purged VALUES(?, ?, 0)"
+    database.write(sql, [(7, 20), (7, 10)])
+    assert database.query("SELECT last_id FROM purged WHERE topic = 7") == [(10,)]
+
+
+def test_what_changed_is_written_in_the_order_of_its_numbers(bench: Bench) -> None:
+    clients = [bench.store._clients.get(client) for client in "ps"]
+    assert tables.in_order(reversed(clients)) == clients
