@@ -36,7 +36,7 @@ WAIT_MS: Final = 2_000  # of some TAKEs: longer than any may be parked beside wh
 TIGHT_SHARE: Final = 0.3  # meet limits of groups
 # Of those with dead letters have workers that come so seldom that much expires before they look.
 LATE_SHARE: Final = 0.5
-LATE_PAUSE_S: Final = (0.8, 2.0)
+LATE_PAUSE_S: Final = (0.3, 0.8)
 POLICIES_S: Final = (1.0, 2.0, 4.0, 8.0)  # the cluster gets to its level by and by
 # What ends groups, or changes what their topics keep.
 OF_TOPICS: Final = frozenset({"delete_topic", "set_topic", "purge"})
