@@ -821,4 +821,5 @@ class Member:
         elif self.store.members.get(name) != hello.incarnation:
             peers.send(name, SnapshotRefused("not admitted yet"))
         else:
+            self.store.commit()  # a copy is of the last commit: it has to hold the admission
             self._server.request(name, message, self.journal.first_index, self._now)

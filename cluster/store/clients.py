@@ -120,6 +120,10 @@ class Clients:
             " ifnull((SELECT max(client) FROM forgotten), 0))"
         )
         self._last_producer = self._one("SELECT ifnull(max(number), 0) FROM producers")
+        self.gone_epoch = 0  # the highest of clients that were forgotten
+        for epoch, crc in database.query("SELECT epoch, crc FROM gone_epochs"):
+            database.verify(crc, (epoch,))
+            self.gone_epoch = epoch
 
     def _one(self, sql: str) -> int:
         number: int = self._database.query(sql)[0][0]
@@ -156,10 +160,11 @@ class Clients:
         return found
 
     def add(self, client_id: str, sequence: int, nonce: str, owner: str | None = None) -> Client:
-        """Create a client with epoch 1."""
+        """Create a client, with an epoch above all that one of its name may have had."""
         self.count += 1
         self._last_client += 1
-        client = Client(self._last_client, client_id, 1, sequence, nonce, 0, 0)
+        epoch = self.gone_epoch + 1
+        client = Client(self._last_client, client_id, epoch, sequence, nonce, 0, 0)
         self._clients.put(client_id, client)
         self.changed(client)
         if owner is not None:
@@ -178,8 +183,11 @@ class Clients:
             client.heard = self._idle.now
             self._idle.note(client.number)
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: Client, may_come_again: bool) -> None:
         """Remove a client that has no subscription; its producers' rows are collected later.
+
+        `may_come_again`: another one may be made under its id. What this one sent and comes late
+        has to mean nothing to that, so its epoch is kept, with those of all others that are gone.
 
         Its own row goes now, not with the next flush: until then it would be read again, and nodes
         flush at different entries.
@@ -193,6 +201,11 @@ class Clients:
         self._database.write("DELETE FROM clients WHERE number = ?", number)
         self._database.write("DELETE FROM owners WHERE client = ?", number)
         self._idle.forget(client.number, client.producers > 0)
+        if may_come_again and client.epoch > self.gone_epoch:
+            self.gone_epoch = client.epoch
+            row = (client.epoch,)
+            sql = "INSERT OR REPLACE INTO gone_epochs VALUES(1, ?, ?)"
+            self._database.write(sql, [(*row, row_crc(row))])
 
     def changed(self, client: Client) -> None:
         """Have the client's row written with the next flush."""

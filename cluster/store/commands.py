@@ -59,6 +59,7 @@ ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # twice the largest batch: any one ope
 _ENTRY_OVERHEAD_BYTES: Final = 64  # level, size, stamp, brackets
 _NUMBER_BYTES: Final = 22  # up to 20 digits, a bracket and a comma
 _META_OVERHEAD_BYTES: Final = 128  # kind, five numbers of up to 20 digits, brackets and commas
+OPERATIONS_PER_ENTRY: Final = ENTRY_BYTES_MAX // _META_OVERHEAD_BYTES  # at most
 _ESCAPED_BYTES_MAX: Final = 6  # JSON writes a control character as \u00XX; all others are shorter
 _HEAD: Final = struct.Struct("<BI")
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import orjson
 
-from cluster.store.commands import MakeGroup, Take
+from cluster.store.commands import OPERATIONS_PER_ENTRY, MakeGroup, Take
 from cluster.store.key_order import KeyOrder
 from cluster.store.outcomes import Done, Outcome, Refused, too_many
 from cluster.store.publications import Publications
@@ -42,7 +42,6 @@ TAKE_AGAIN_MAX: Final = 256  # given again by one take: each may stand in a row 
 DEAD_COUNT_MAX: Final = 64  # of one take; more go with the next one
 DEAD_BYTES_MAX: Final = 1024 * 1024  # the same; one goes whatever its size
 
-TOKENS_PER_ENTRY_BITS: Final = 16  # more TAKEs than an entry of 2 MiB holds
 CHUNK_SHIFT: Final = 10  # a row of `leases` has the open ones of 1,024 ids, as runs of equal leases
 STALE_TIMERS_MIN: Final = 1_000  # fewer are not worth sweeping
 
@@ -342,10 +341,10 @@ class Groups:
     def make(self, topic: Topic, asked: MakeGroup, cursor: int, entry: int) -> SharedGroup:
         """Make a group that begins behind `cursor`, in that entry.
 
-        Its tokens are above those of any group before it: a TAKE to one that had its name settles
-        nothing here, however late it comes.
+        An operation raises tokens by one at most. So its own are above those of any group before
+        it: a TAKE to one that had its name settles nothing here, however late it comes.
         """
-        token = entry << TOKENS_PER_ENTRY_BITS
+        token = entry * OPERATIONS_PER_ENTRY
         group = SharedGroup(topic, asked.group, LEASE_MS, 0, "", cursor, cursor, token)
         if asked.ordered_by_key:
             group.order = KeyOrder()
@@ -810,7 +809,7 @@ class Groups:
             return
         groups, leases, workers = list[Any](), list[Any](), list[Any]()
         no_leases, no_workers = list[Any](), list[Any]()
-        # Sets have an order of their own in each run, and rows would stand in the file by it.
+        # Sorted as in `tables.in_order`.
         for group in sorted(self._dirty, key=attrgetter("key")):
             settings: tuple[Any, ...] = group.lease_ms, group.max_attempts, group.dead_letter
             if group.order is not None:

@@ -99,6 +99,7 @@ from cluster.store.users import (
 )
 from cluster.wire.levels import (
     BUILD,
+    LEVEL_OF_NAMES,
     LEVEL_OF_PROPERTIES,
     LEVEL_OF_USERS,
     Build,
@@ -664,7 +665,7 @@ class Store:
         if client.owner is not None:
             self.holdings.clients[client.owner] -= 1
         self.groups.release(client.client_id, self.idle.log_ms, is_gone=True)
-        self._clients.forget(client)
+        self._clients.forget(client, may_come_again=self.level >= LEVEL_OF_NAMES)
         return left
 
     # --- operations: subscriptions --------------------------------------------------------------

@@ -157,13 +157,18 @@ CREATE TABLE IF NOT EXISTS delayed(key INTEGER PRIMARY KEY, due_ms INTEGER NOT N
     crc INTEGER NOT NULL, lengths BLOB NOT NULL, data BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due_ms, key);
 """
+# As well: the highest epoch of clients that were forgotten and may be made anew.
+_NAMES_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS gone_epochs(one INTEGER PRIMARY KEY CHECK(one = 1),
+    epoch INTEGER NOT NULL, crc INTEGER NOT NULL);
+"""
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
 _LATER_SCHEMA: Final = "".join(
     (
         *(_USERS_SCHEMA, _IDLE_SCHEMA, _ACTS_SCHEMA, _GROUPS_SCHEMA),
         *(_TOPICS_SCHEMA, _PATTERNS_SCHEMA, _EXPIRY_SCHEMA),
-        _DELAY_SCHEMA,
+        *(_DELAY_SCHEMA, _NAMES_SCHEMA),
     )
 )
 
@@ -215,9 +220,10 @@ _Kept = TypeVar("_Kept", bound=Numbered)
 
 
 def in_order(changed: Iterable[_Kept]) -> list[_Kept]:
-    """Return them by number: a set of objects has another order in each run.
+    """Return them by number: the order of a set of objects differs from run to run.
 
-    Rows stand in the file as they are written, so no seed would decide what a power loss leaves.
+    Rows stand in the file in the order in which they are written. Without this a simulated power
+    loss would leave something else in each run of a seed.
     """
     return sorted(changed, key=lambda each: each.number)
 
@@ -571,7 +577,7 @@ def write_recovery(
     For a database that nothing else has open. Raises CorruptStore, sqlite3.Error.
     """
     with closing(connect(path, WRITER_BUSY_MS_MAX)) as connection:
-        connection.executescript("BEGIN IMMEDIATE;" + _RECOVERIES_SCHEMA)
+        connection.executescript("BEGIN IMMEDIATE;" + _RECOVERIES_SCHEMA + _NAMES_SCHEMA)
         number = len(read_recoveries(path, connection)) + 1
         connection.execute(
             "INSERT INTO recoveries VALUES(?, ?, ?)",
@@ -605,6 +611,9 @@ def _raise_epochs(connection: sqlite3.Connection, epochs: int) -> None:
             "UPDATE clients SET epoch = ?, crc = ? WHERE number = ?",
             [(row[2], row_crc(row), row[0]) for row in raised],
         )
+    for (epoch,) in connection.execute("SELECT epoch FROM gone_epochs").fetchall():
+        row = (epoch + epochs,)
+        connection.execute("UPDATE gone_epochs SET epoch = ?, crc = ?", (*row, row_crc(row)))
 
 
 def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int], None]) -> None:
@@ -635,7 +644,7 @@ TIMED_TABLES: Final = frozenset({"publications", "running"})
 LATER_TABLES: Final = frozenset(
     {"users", "owners", "running", "heard", "purged", "acts", "groups", "leases", "workers"}
     | {"policies", "placed", "patterns", "brought", "recoveries", "settled", "expiries", "stamps"}
-    | {"lanes", "delayed"}
+    | {"lanes", "delayed", "gone_epochs"}
 )
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 CHECKED: Final = (
@@ -643,6 +652,7 @@ CHECKED: Final = (
     ("users", "name, rights", 0),
     ("owners", "client, owner", 0),
     ("clients", "number, client_id, epoch, sequence, nonce, producers, names_bytes", 0),
+    ("gone_epochs", "epoch", 0),
     ("running", _RUNNING, 0),
     ("heard", "client, at", 0),
     ("acts", "number, entry, act_id, text", 0),

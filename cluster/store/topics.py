@@ -520,9 +520,8 @@ class Topics:
     def flush(self) -> None:
         """Write what changed, in the open transaction."""
         if self._dirty:
-            self._database.write(
-                _UPSERT_TOPIC, [topic_row(topic) for topic in in_order(self._dirty)]
-            )
+            rows = [topic_row(topic) for topic in in_order(self._dirty)]
+            self._database.write(_UPSERT_TOPIC, rows)
             self._dirty.clear()
         if self._dirty_cursors:
             dirty = self._dirty_cursors.items()
@@ -563,13 +562,12 @@ class Topics:
 
     def _flush_policies(self) -> None:
         if self._dirty_policies:
-            gone = [
-                (each.number,) for each in in_order(self._dirty_policies) if each.retention is None
-            ]
+            dirty = in_order(self._dirty_policies)
+            gone = [(each.number,) for each in dirty if each.retention is None]
             self._database.write("DELETE FROM policies WHERE topic = ?", gone)
             here = [
                 (each.number, each.floor_id, each.retention.text())
-                for each in in_order(self._dirty_policies)
+                for each in dirty
                 if each.retention is not None
             ]
             sql = "INSERT OR REPLACE INTO policies VALUES(?, ?, ?, ?)"
@@ -578,13 +576,12 @@ class Topics:
 
     def _flush_expiries(self) -> None:
         if self._dirty_expiries:
-            gone = [
-                (each.number,) for each in in_order(self._dirty_expiries) if each.expiry is None
-            ]
+            dirty = in_order(self._dirty_expiries)
+            gone = [(each.number,) for each in dirty if each.expiry is None]
             self._database.write("DELETE FROM expiries WHERE topic = ?", gone)
             here = [
                 (each.number, each.floor_id, each.expiry.text())
-                for each in in_order(self._dirty_expiries)
+                for each in dirty
                 if each.expiry is not None
             ]
             sql = "INSERT OR REPLACE INTO expiries VALUES(?, ?, ?, ?)"

@@ -86,7 +86,7 @@ def a_dropped_client_leaves_its_subscriptions(patches: Patches) -> None:
     def remove(store: Store, client: Client) -> set[str]:
         if client.owner is not None:
             store.holdings.clients[client.owner] -= 1
-        store._clients.forget(client)
+        store._clients.forget(client, may_come_again=True)
         return set()
 
     patches.attribute(Store, "_remove", remove)

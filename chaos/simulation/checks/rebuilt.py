@@ -242,6 +242,7 @@ def memory_of(store: Store) -> dict[str, Any]:
         "topics": topics,
         "topics' names": store._topics.names_count,
         "clients": store.clients_page("", COUNT_MAX),
+        "epoch of clients that are gone": store._clients.gone_epoch,
         "time": (*store.idle.row(), store.timestamp_ms),
         "audit": store.audit.row(),
         "users": _found_users(store),

@@ -67,6 +67,7 @@ LEVEL_OF_USERS: Final = 3
 LEVEL_OF_IDLE: Final = 3
 LEVEL_OF_ACTS: Final = 3
 LEVEL_OF_PROPERTIES: Final = 4
+LEVEL_OF_NAMES: Final = 4
 HAS_PROPERTIES: Final = 2**31
 NEVER: Final = 2**53 - 1  # when what has no expiry has expired
 EXPIRY_TAG: Final = 5  # docs/protocol.md: a uint64 of milliseconds follows
@@ -390,6 +391,7 @@ class Reference:
         # Groups that were given what had been given before, as they were moved or made anew.
         self.moved_groups: set[tuple[str, str]] = set()
         self.waiting: list[ReferenceWaiting] = []  # what is delayed
+        self.gone_epoch = 0  # the highest of clients that are gone
         self.group_rows: dict[tuple[str, str], ByIndex[dict[str, Any] | None]] = {}
         self.level: ByIndex[int] = ByIndex(1)
         self.users: ByIndex[ReferenceUsers] = ByIndex({})
@@ -591,6 +593,8 @@ class Reference:
             self._end(index, client, client_id, topic)
         client.patterns.put(index, {})
         self._release(client_id, is_gone=True)
+        if self.level.now >= LEVEL_OF_NAMES:  # its id may be given again
+            self.gone_epoch = max(self.gone_epoch, client.epoch.now)
         client.epoch.put(index, 0)
         client.owner.put(index, None)
         self.forgotten.put(index, self.forgotten.now + 1)
@@ -724,7 +728,7 @@ class Reference:
             if sum(each.epoch.now > 0 for each in self.clients.values()) >= self.limits.clients_max:
                 return "too_many", {"limit": self.limits.clients_max}
             client = ReferenceClient(ByIndex(0), ByIndex(0), asked.nonce)
-            client.epoch.put(index, 1)
+            client.epoch.put(index, self.gone_epoch + 1)
             client.sequence.put(index, asked.sequence or 0)
             self.clients[asked.client_id] = client
         elif client is None:
@@ -1314,9 +1318,9 @@ class Reference:
             topic = self.topics.setdefault(asked.topic, ReferenceTopic(ByIndex(0)))
             if key in self.group_rows:
                 self.moved_groups.add(key)
-            # Nobody settles here by what a group of this name gave him before.
-            token = index * TOKENS_PER_ENTRY
-            group = ReferenceGroup(cursor, token=token, is_ordered=bool(asked.ordered_by_key))
+            group = ReferenceGroup(
+                cursor, token=index * TOKENS_PER_ENTRY, is_ordered=bool(asked.ordered_by_key)
+            )
             self.groups[key] = group
             is_new_topic = not topic.exists
             topic.groups.put(index, topic.groups.now | {asked.group})

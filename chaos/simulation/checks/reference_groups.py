@@ -23,7 +23,7 @@ Result = tuple[str, dict[str, Any]]
 Publications = Mapping[int, tuple[int, bytes]]
 # Which key a publication has, by its id; None: none.
 Keys = Callable[[int], str | bytes | None]
-TOKENS_PER_ENTRY: Final = 65_536  # of a group: those of the next one of its name are above them
+TOKENS_PER_ENTRY: Final = 16_384  # of a group: those of the next one of its name are above them
 
 
 @dataclass(slots=True)

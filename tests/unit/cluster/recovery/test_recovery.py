@@ -36,10 +36,19 @@ from cluster.recovery.recovery import (
     new_cluster_id,
 )
 from cluster.store import tables
-from cluster.store.commands import Advance, Operation, Put, Raise, Register, Subscribe, encode
+from cluster.store.commands import (
+    Advance,
+    DropClient,
+    Operation,
+    Put,
+    Raise,
+    Register,
+    Subscribe,
+    encode,
+)
 from cluster.store.store import Done, Limits, Refused, Store
 from cluster.store.tables import row_crc
-from cluster.wire.levels import BUILD, BUILD_0_1
+from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_OF_NAMES
 from flotilla_client.protocol import EPOCHS_A_RECOVERY, pack
 
 MEMBERS = {"n1": "one", "n2": "two", "n3": "three"}
@@ -454,6 +463,17 @@ def test_every_process_of_before_is_refused_until_it_takes_up_its_id_anew(
     assert isinstance(again, Done)
     assert again.body["epoch"] == EPOCHS_A_RECOVERY + 2
     assert code_of(store.check_client("me", EPOCHS_A_RECOVERY + 1)) == "fenced"
+    store.close()
+
+
+def test_a_client_that_was_dropped_is_of_before_too_when_its_name_comes_again(
+    tmp_path: Path,
+) -> None:
+    drops = [Raise(LEVEL_OF_NAMES), DropClient("you", is_root=True)]
+    store = recovered(node_data(tmp_path / "source", [drops], applied=1), tmp_path / "new")
+    [again] = applied(store, Register("you", True, None, ""))
+    assert isinstance(again, Done)
+    assert again.body["epoch"] == EPOCHS_A_RECOVERY + 2
     store.close()
 
 

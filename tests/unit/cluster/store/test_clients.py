@@ -10,13 +10,16 @@ import pytest
 from cluster.store import clients
 from cluster.store.commands import (
     Advance,
+    DropClient,
     Put,
+    Raise,
     Register,
     Subscribe,
     Unsubscribe,
     encode,
 )
 from cluster.store.store import CorruptStore, Store
+from cluster.wire.levels import LEVEL_OF_NAMES
 from flotilla_client.protocol import pack
 from tests.unit.model_store import (
     SMALL,
@@ -41,6 +44,30 @@ def test_a_fresh_client_begins_with_epoch_1_and_its_id_is_taken(bench: Bench) ->
     }
     assert bench.store.counters("n", "", 9) == bench.store.subscriptions("n") == {}
     assert bench.one(Register("n", True, 5, "x"))[0] == "bad_request"
+
+
+def test_what_a_client_of_before_sent_means_nothing_to_the_one_of_its_name(bench: Bench) -> None:
+    bench.ok(Raise(LEVEL_OF_NAMES))
+    before = bench.ok(Register("billing", True, None, ""))["epoch"]
+    bench.apply(*[Register("billing", False, None, "")] * 3)
+    late = Put("billing", before + 3, "t", 1, *pack([b"paid"]))
+    assert bench.one(late)[0] == "ok"
+    bench.ok(DropClient("billing", is_root=True))
+    bench.reopen()
+    after = bench.ok(Register("billing", True, None, ""))["epoch"]
+    assert after == before + 4
+    assert bench.one(late)[0] == "fenced"
+    own = Put("billing", after, "t", 1, *pack([b"another"]))
+    assert bench.ok(own) == {"id": 2, "count": 1, "duplicate": False, "stored": True}
+    assert bench.get("s", 0) == [b"paid", b"another"]
+
+
+def test_below_the_level_of_names_every_client_begins_with_epoch_1(bench: Bench) -> None:
+    """As it does on nodes of an older version, which keep no epoch of those that are gone."""
+    bench.ok(Raise(LEVEL_OF_NAMES - 1))
+    bench.ok(Register("n", True, None, ""))
+    bench.ok(DropClient("n", is_root=True))
+    assert bench.ok(Register("m", True, None, ""))["epoch"] == 1
 
 
 def test_a_client_that_was_never_issued_is_unknown_to_every_operation(bench: Bench) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from cluster.store import groups
 from cluster.store.commands import (
+    ENTRY_BYTES_MAX,
+    OPERATIONS_PER_ENTRY,
     DeleteTopic,
     DropClient,
     DropGroup,
@@ -31,6 +33,7 @@ from cluster.store.commands import (
     Unsubscribe,
     encode,
     level_of,
+    size_bytes,
 )
 from cluster.store.commands import decode as decode_entry
 from cluster.store.groups import GroupLimits
@@ -138,6 +141,11 @@ def test_what_is_said_of_a_group_of_before_settles_nothing_in_the_one_of_its_nam
     assert before["given"] == again["given"] == [[1, 1, 1]]
     late = bench.take(count=0, number=2, acks=[[before["token"], 1, 1]])
     assert late["lost"] == [[1, 1]]
+
+
+def test_no_entry_has_so_many_takes_that_two_groups_of_a_name_would_share_a_token() -> None:
+    least = size_bytes(Take("", None, "", "", None, 0, 1, None, [], [], []))
+    assert least * OPERATIONS_PER_ENTRY >= ENTRY_BYTES_MAX
 
 
 def test_each_publication_is_leased_to_one_client(bench: GroupsBench) -> None:
@@ -249,9 +257,10 @@ def test_a_take_that_gave_nothing_gives_when_it_is_repeated(bench: GroupsBench) 
 
 
 def test_a_new_process_counts_its_takes_anew(bench: GroupsBench) -> None:
-    bench.take("a", 1, number=7, epoch=1)
-    bench.ok(Register("a", False, None, ""))
-    assert bench.take("a", 1, number=1, epoch=2)["given"] == [[1, 1, 2]]
+    of_before = bench.ok(Register("a", False, None, ""))["epoch"]
+    bench.take("a", 1, number=7, epoch=of_before)
+    epoch = bench.ok(Register("a", False, None, ""))["epoch"]
+    assert bench.take("a", 1, number=1, epoch=epoch)["given"] == [[1, 1, 2]]
 
 
 def test_of_too_many_workers_the_idlest_is_forgotten(bench: GroupsBench) -> None:
