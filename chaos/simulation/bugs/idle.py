@@ -29,7 +29,7 @@ def forgotten_clients_stay_until_the_flush(patches: Patches) -> None:
     """Delete a forgotten client's row with the next flush: until then it is found again."""
     gone: WeakKeyDictionary[Clients, list[tuple[int]]] = WeakKeyDictionary()
 
-    def forget(clients: Clients, client: Client) -> None:
+    def forget(clients: Clients, client: Client, may_come_again: bool) -> None:
         clients.count -= 1
         clients.producers_count -= client.producers
         clients._clients.drop(client.client_id)
