@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from chaos.bench.broker_loads import connected_nats, make_nats_stream
 from chaos.bench.figures import BenchError
 from chaos.bench.loads import PUBLICATION, Stream
 from flotilla_client import Client
@@ -50,25 +51,16 @@ def fill_nats(report: Report, endpoints: Sequence[str], topic: str, count: int) 
 
 
 async def _fill_nats(report: Report, endpoints: Sequence[str], topic: str, count: int) -> None:
-    connection, stream = await _connected(endpoints)
-    from nats.errors import Error  # behind the check that it is there
-
+    connection, stream = await connected_nats(endpoints)
+    await make_nats_stream(stream, topic)
     deadline_s, stored = time.monotonic() + FILLED_S_MAX, 0
-    while True:
-        try:
-            await stream.add_stream(name=topic, subjects=[topic], num_replicas=3)
-            break
-        except Error as error:  # a young cluster has no leader yet
-            if time.monotonic() > deadline_s:
-                raise BenchError(f"nats takes no stream: {error}") from None
-            await asyncio.sleep(FILLED_LOOK_S)
     for place in range(count):
         await connection.publish(topic, PUBLICATION)
         if place % TAKEN_AT_ONCE == 0:
             await connection.flush()
     await connection.flush()
     while stored < count:
-        if time.monotonic() > deadline_s + FILLED_S_MAX:
+        if time.monotonic() > deadline_s:
             raise BenchError(f"nats has stored {stored} of {count} publications")
         await asyncio.sleep(FILLED_LOOK_S)
         stored = (await stream.stream_info(topic)).state.messages
@@ -82,7 +74,7 @@ def work_nats(report: Report, endpoints: Sequence[str], topic: str) -> None:
 
 
 async def _work_nats(report: Report, endpoints: Sequence[str], topic: str) -> None:
-    connection, stream = await _connected(endpoints)
+    connection, stream = await connected_nats(endpoints)
     consumer = await stream.pull_subscribe(topic, durable=GROUP, stream=topic)
     report(None)
     count, began_s = 0, time.monotonic()
@@ -98,12 +90,3 @@ async def _work_nats(report: Report, endpoints: Sequence[str], topic: str) -> No
     await connection.flush()
     await connection.close()
     report(Stream(count, began_s, ended_s))
-
-
-async def _connected(endpoints: Sequence[str]) -> tuple[Any, Any]:
-    try:
-        import nats
-    except ImportError:
-        raise BenchError("nats: its client is missing: pip install nats-py") from None
-    connection = await nats.connect(list(endpoints), connect_timeout=FILLED_S_MAX)
-    return connection, connection.jetstream(timeout=FILLED_S_MAX)

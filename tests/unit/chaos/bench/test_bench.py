@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from chaos.bench import brokers
+from chaos.bench import broker_loads, brokers
 from chaos.bench.cli import bench
 from chaos.bench.figures import BenchError, Figure, SampleSpread, quantile, timed
 from chaos.bench.loads import END, PUBLICATION
@@ -113,6 +114,32 @@ def test_a_broker_that_does_not_start_is_told_with_what_it_said(
         brokers.running("nats", tmp_path / "nats"),
     ):
         raise AssertionError("it runs")
+
+
+def test_a_young_cluster_s_lost_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_loads, "ATTEMPT_S_MAX", 0.01)
+    asked = 0
+
+    async def ready() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            await asyncio.Event().wait()  # its request was lost: no answer will come
+        return asked == 3
+
+    asyncio.run(broker_loads.await_leader("nats", ready))
+    assert asked == 3
+
+
+def test_a_cluster_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_loads, "ATTEMPT_S_MAX", 0.01)
+    monkeypatch.setattr(broker_loads, "LEADER_S_MAX", 0.05)
+
+    async def ready() -> bool:
+        return await asyncio.Event().wait()
+
+    with pytest.raises(BenchError, match="nats has no leader"):
+        asyncio.run(broker_loads.await_leader("nats", ready))
 
 
 @pytest.mark.needs("nats-server")
