@@ -241,15 +241,14 @@ class _AsyncParts:
     def _begin(self, purpose: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin a task of its own, unless there is one for that purpose; pump behind its end."""
 
-        async def run() -> None:
-            try:
-                await work()
-            finally:
-                self._tasks.pop(purpose, None)
-                self.pump_soon()
+        def ended(_: asyncio.Task[None]) -> None:
+            self._tasks.pop(purpose, None)
+            self.pump_soon()
 
         if purpose not in self._tasks:
-            self._tasks[purpose] = self.here().create_task(run())
+            self._tasks[purpose] = self.here().create_task(work())
+            # Not by the task itself: one that is collected behind its loop's end runs without one.
+            self._tasks[purpose].add_done_callback(ended)
 
     async def _open(self) -> None:
         end_ms = self.joined.opening_end_ms()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,26 @@ def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:
                 await client.get("t")
 
     _run(work())
+
+
+def test_a_loop_that_ends_with_a_call_under_way_leaves_no_error_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = list[type[BaseException]]()
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: left.append(error.exc_type))
+
+    async def leave() -> None:
+        client = AsyncClient(["127.0.0.1:1"])
+        calling = asyncio.create_task(client.publish("t", "a", timeout=5))
+        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)
+        assert not calling.done()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()
+    gc.collect()
+    assert set(left) <= {ResourceWarning}  # nobody has closed the client
 
 
 def test_loops_use_it_one_after_the_other_and_not_at_once(node: FakeNode) -> None:
