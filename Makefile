@@ -25,7 +25,7 @@ READ := .venv/.tests-read
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## make .venv with everything in it (again only when the dependencies changed)
+setup: $(STAMP)  ## make .venv, all included (anew when dependencies changed)
 
 $(STAMP): pyproject.toml client/pyproject.toml cluster/requirements.txt scripts/setup.sh
 	@scripts/setup.sh
@@ -35,16 +35,16 @@ $(READ): $(STAMP)
 	@-find tests -name 'test_*.py' | xargs -n 90 -P 2 $(PYTHON) -m pytest --collect-only -q >/dev/null
 	@touch $@
 
-demo: setup  ## start a cluster, kill its leader under load, check that nothing was lost
+demo: setup  ## kill a leader under load; check that nothing was lost
 	@$(PYTHON) -m chaos demo
 
-test: setup $(READ)  ## run the tests, real processes included (TESTS=path or -k … chooses)
+test: setup $(READ)  ## run the tests, real processes too (TESTS=path chooses)
 	@$(PYTHON) -m pytest $(PARALLEL) -m "not docker and not slow" $(TESTS)
 
-test-system: setup $(READ)  ## run the tests that need system packages: iptables, a compiler, a browser
+test-system: setup $(READ)  ## run those that need iptables, a compiler, a browser
 	@$(PYTHON) -m pytest $(PARALLEL) -m "needs and not docker and not slow" $(TESTS)
 
-test-deep: setup $(READ)  ## run the tests that take long: Spark's own, a backlog of 1 GB, …
+test-deep: setup $(READ)  ## run those that take long: Spark's own, a 1 GB backlog
 	@$(PYTHON) -m pytest $(PARALLEL) -m slow --ignore tests/chaos_bugs $(TESTS)
 
 check: setup  ## lint, formatting, types
@@ -59,53 +59,53 @@ fmt: setup  ## format the code and mend what ruff can mend
 docs: setup  ## write the generated parts of docs/ anew
 	@$(PYTHON) scripts/generate_docs.py
 
-bench: setup  ## measure throughput, latency and fail-over on this machine (ARGS="--peers nats,etcd": others' brokers too)
+bench: setup  ## measure speed (ARGS="--peers nats,etcd": others' too)
 	@$(PYTHON) -m chaos.bench $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m tests.unit.simulation_bench)
 
-attacks: setup  ## attack a cluster with keys, a million malformed frames and more (SHARE=0.1: a tenth)
+attacks: setup  ## attack a cluster in ten ways (SHARE=0.1: a tenth)
 	@$(PYTHON) -m tests.attacks $(SHARE)
 
-fuzz: setup  ## look for bytes that break what reads them, a minute a reader (ARGS=--help)
+fuzz: setup  ## look for bytes that break what reads them (ARGS=--help)
 	@.venv/bin/pip --disable-pip-version-check install -q -e '.[fuzz]'
 	@$(PYTHON) -m tests.fuzz $(ARGS)
 
-scale: setup  ## measure checks of made-up histories of 1 and 10 million operations
+scale: setup  ## check made-up histories of 1 and 10 million operations
 	@$(PYTHON) -m analytics.generate.measure
 
-simulate: setup  ## run whole clusters from today's 150 seeds, three minutes at most
+simulate: setup  ## run whole clusters from today's 150 seeds, 3 minutes
 	@day=$$(date -u +%Y%m%d); echo "seeds from $${day}0000"; \
 	$(SIMULATE) --seeds $${day}0000..$${day}0149 --minutes 3
 
-simulate-long: setup  ## 2,000 safety and 500 live seeds, determinism, every planted bug
+simulate-long: setup  ## 2,500 seeds, determinism, every planted bug
 	@$(SIMULATE) --seeds 1..50 --check-determinism
 	@$(SIMULATE) --hunt all --minutes 90
 	@$(SIMULATE) --seeds 1..2000 --mode safety
 	@$(SIMULATE) --seeds 1..500 --mode live
 
-mutants: setup  ## break the product in small ways, one at a time, and see who notices (ARGS=--help)
+mutants: setup  ## break the product in small ways: is it seen? (ARGS=--help)
 	@nice $(PYTHON) -m chaos.mutation $(ARGS)
 
-chaos: setup  ## run experiments on local nodes, each judged by Spark, ten minutes at most
+chaos: setup  ## run experiments, each judged by Spark, ten minutes
 	@$(CHAOS) suite --minutes 10 --seed $$(date -u +%Y%m%d)
 
-chaos-short: setup  ## nine experiments on three targets, today's seed, two minutes or so
+chaos-short: setup  ## nine experiments on three targets, two minutes or so
 	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --judge twins $(SHORT_LOCAL)
 	@$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target simulated --judge twins $(SHORT_SIMULATED)
 	@if [ $$(id -u) = 0 ]; then \
 	$(CHAOS) suite --seed $$(date -u +%Y%m%d) --target namespaces --judge twins $(SHORT_NAMESPACES); \
 	else echo "*** NOT ROOT: $(SHORT_NAMESPACES) are NOT run ***"; fi
 
-chaos-long: setup  ## every experiment for a minute or more, on every target (root; docker)
+chaos-long: setup  ## every experiment on every target (root; docker)
 	@for target in local simulated namespaces compose; do \
 	$(CHAOS) suite --duration 60 --target $$target || code=1; done; exit $${code:-0}
 
-chaos-bugs: setup  ## break clusters that have planted bugs: each has to be caught (root for all)
+chaos-bugs: setup  ## catch each planted bug on real clusters (root for all)
 	@$(PYTHON) -m pytest -m slow -s tests/chaos_bugs $(TESTS)
 
-test-deploy: setup  ## run the tests of the images and of compose (needs a docker engine)
+test-deploy: setup  ## test the images and compose (needs a docker engine)
 	@$(PYTHON) -m pytest -m docker tests/deploy $(TESTS)
 
-clean:  ## remove the virtual environment, caches and build products (no data)
+clean:  ## remove .venv, caches and build products (no data)
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} + -o -name '*.egg-info' -prune -exec rm -rf {} +

@@ -29,6 +29,7 @@ from chaos.targets.leftovers import sweep
 from chaos.terminal.console import stdout_console
 from chaos.terminal.options import Named, a_number
 from chaos.terminal.progress import display
+from cluster.extras import require
 from cluster.settings.config import MEMBER_COUNTS
 from flotilla_client.version import VERSION
 
@@ -220,6 +221,7 @@ def heal() -> None:
 @out_option
 def demo(seed: int | None, out: Path | None) -> None:
     """Kill a leader twice and all nodes once under load; let Spark judge. Exit code = verdict."""
+    require("flotilla-chaos demo", "pyspark", "analytics")  # not after half a minute of work
     plan = refused(lambda: launch.make_plan("demo", 0.0, seed, out))
     carry_out = refused(lambda: launch.prepare(plan, "local", 3))
     raise SystemExit(run_demo(plan, carry_out, stdout_console()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
@@ -28,10 +29,13 @@ def run(command: str, module: str, extra: str) -> Any:
             raise
         if package == CLIENT:
             _no_client(command)
-        _exit(
-            f"{command}: needs the extra `{extra}` ({package} is not installed). Run,"
-            f" in a checkout:\n    pip install ./client '.[{extra}]'"
-        )
+        _no_extra(command, package, extra)
+
+
+def require(command: str, package: str, extra: str) -> None:
+    """Exit with 2 if the package is not there, which `command` needs in a process of its own."""
+    if find_spec(package) is None:
+        _no_extra(command, package, extra)
 
 
 def _imported(module: str) -> ModuleType:
@@ -46,6 +50,13 @@ def _imported(module: str) -> ModuleType:
     finally:
         if is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _no_extra(command: str, package: str, extra: str) -> NoReturn:
+    _exit(
+        f"{command}: needs the extra `{extra}` ({package} is not installed). Run,"
+        f" in a checkout:\n    pip install ./client '.[{extra}]'"
+    )
 
 
 def _no_client(command: str) -> NoReturn:

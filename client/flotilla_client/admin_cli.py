@@ -56,7 +56,8 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 _TEXT: Final = (
-    "Show what the cluster keeps: topics, one topic's subscribers, clients, one client's topics, "
+    "Show what the cluster keeps, change who may what, end things, or steer. "
+    "It shows topics, one topic's subscribers, clients, one client's topics, "
     "subscriptions, or the settings in force on each node and where each comes from. Or say who may"
     " what: `user list`, and `user add|allow|deny NAME` with --publish, --subscribe, --observe, "
     "--admin, or `user remove NAME`. NAME is a key's; '*' are all that have no user of their own. "

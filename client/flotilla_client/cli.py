@@ -11,6 +11,7 @@ import base64
 import functools
 import os
 import select
+import shutil
 import sys
 import threading
 import time
@@ -206,8 +207,9 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
     """Add the commands that the command line and the shell share, each with its `run`."""
 
     def verb(name: str, run: Callable[[Client, Any], int], text: str) -> argparse.ArgumentParser:
+        first, stop, _ = text.partition(". ")  # the list of all commands has no room for more
         parser: argparse.ArgumentParser = verbs.add_parser(
-            name, help=text, description=text, parents=parents
+            name, help=first + stop.rstrip(), description=text, parents=parents
         )
         parser.set_defaults(run=run)
         return parser
@@ -304,8 +306,8 @@ def add_verbs(verbs: Any, parents: Sequence[argparse.ArgumentParser] = ()) -> No
     verb(
         "adopt",
         _adopt,
-        "After `cluster_recovered` or `unknown_client`: take it as it is what the cluster has lost"
-        " of what it told this client, and say what that is.",
+        "Go on after `cluster_recovered` or `unknown_client`, and say what is lost. This takes it"
+        " as it is what the cluster has lost of what it told this client.",
     )
     verb("status", _status, "Ask every node for its view of the cluster.").add_argument(
         "--json", action="store_true"
@@ -1008,8 +1010,11 @@ def _print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_js
     if as_json:
         write(b"".join(orjson.dumps(dict(row)) + b"\n" for row in rows))
         return
-    table = [tuple(columns), *(tuple(str(row.get(c, "-")) for c in columns) for row in rows)]
+    head = tuple(column.removesuffix("_index") for column in columns)
+    table = [head, *(tuple(str(row.get(c, "-")) for c in columns) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    has_room = sum(widths) + 2 * (len(widths) - 1) <= shutil.get_terminal_size().columns
+    gap = "  " if has_room else " "
     for number, line in enumerate(table):
         padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         padded[-1] = line[-1]
@@ -1017,7 +1022,7 @@ def _print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_js
             painted(text, _style(cell, is_head=number == 0), sys.stdout)
             for text, cell in zip(padded, line, strict=True)
         ]
-        write("  ".join(cells).rstrip().encode() + b"\n")
+        write(gap.join(cells).rstrip().encode() + b"\n")
 
 
 def _style(cell: str, is_head: bool) -> str:

@@ -24,7 +24,8 @@ NO_ANSWER: Final = "no answer to a connection: a wrong address, a firewall, a ho
 SAYS_NOTHING: Final = "takes connections and says nothing: a stopped node, or no node's client port"
 HANGS_UP: Final = "ends connections at once: no node's client port, or a node that has too many"
 ASKS_FOR_A_KEY: Final = (
-    "lets clients in by their keys alone, and this one has none: the argument `key`, FLOTILLA_KEY"
+    "lets clients in by their keys alone, and this one has none: name the key's file by --key, the"
+    " argument `key` or FLOTILLA_KEY"
 )
 KNOWS_NO_KEY: Final = (
     "lets clients in by their keys alone, and has not let this one in: it does not know its key, or"

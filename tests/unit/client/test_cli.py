@@ -526,6 +526,33 @@ def test_status_shows_each_nodes_version_and_levels(run: Run, node: FakeNode) ->
     assert run("status")[1].decode().split()[-3:] == ["-", "-", "1-1"]  # as version 0.1 answers
 
 
+def test_status_fits_into_80_columns_and_goes_apart_where_there_is_room(
+    run: Run, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.about |= {"versions": {"flotilla": "0.4.0", "levels": [1, 5]}, "level": 5}
+    node.about |= {"role": "follower", "commit_index": 123_456, "applied_index": 123_456}
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = run("status")[1].decode().splitlines()[:2]
+    monkeypatch.setenv("COLUMNS", "120")
+    wide = run("status")[1].decode().splitlines()[:2]
+    assert max(map(len, narrow)) <= 80 < max(map(len, wide))
+    assert [line.split() for line in narrow] == [line.split() for line in wide]
+
+
+def test_the_list_of_commands_has_a_sentence_of_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    listed = capsys.readouterr().out.partition("COMMAND\n")[2].partition("\noptions:")[0]
+    told = re.split(r"^    (?=\S)", listed, flags=re.MULTILINE)[1:]
+    assert [text for text in told if text.count("\n") > 3] == []
+    with pytest.raises(SystemExit):
+        cli.main(["admin", "--help"])
+    assert "`purge TOPIC`" in " ".join(capsys.readouterr().out.split())
+
+
 def test_status_says_what_a_node_waits_for_and_what_is_wrong(run: Run, node: FakeNode) -> None:
     node.about |= {
         "waiting_for": ["b: n1 has to be silent for 3.0 s"],

@@ -75,6 +75,12 @@ def test_a_single_library_that_is_missing_is_named(library: str) -> None:
     assert f"({library} is not installed)" in ended.stderr
 
 
+def test_a_demonstration_without_spark_says_so_before_it_begins(tmp_path: Path) -> None:
+    demo = f"from chaos.cli import commands; commands(['demo', '--out', {str(tmp_path / 'run')!r}])"
+    check_said(without(("pyspark",), demo), "flotilla-chaos demo", "analytics")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_the_client_library_it_is_asked_for() -> None:
     ended = without(("flotilla_client",), "import flotilla_commands; flotilla_commands.node()")
     assert ended.returncode == 2
