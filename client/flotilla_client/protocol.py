@@ -673,7 +673,7 @@ def _group_settings(topic: str, body: Mapping[str, Any]) -> dict[str, Any]:
         message = "`dead_letter` goes with `max_attempts`: nothing is given up without"
         raise ProtocolError("bad_request", message)
     ordered_by_key = body.get("ordered_by_key")
-    if ordered_by_key not in (None, False, True) or type(ordered_by_key) is int:
+    if ordered_by_key is not None and type(ordered_by_key) is not bool:  # 0.0 == False
         raise ProtocolError("bad_request", "`ordered_by_key` is true or false")
     return {
         "group": _group(body),

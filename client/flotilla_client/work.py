@@ -353,7 +353,7 @@ class GroupSettings:
             check_topic(dead_letter)
         if dead_letter is not None and max_attempts is None:
             raise ValueError("dead_letter goes with max_attempts: nothing is given up without")
-        if ordered_by_key not in (None, False, True):
+        if ordered_by_key is not None and type(ordered_by_key) is not bool:
             raise TypeError(f"ordered_by_key is True, False or None, not {ordered_by_key!r}")
         return cls(lease_ms, max_attempts, dead_letter, ordered_by_key, checks.start(start))
 

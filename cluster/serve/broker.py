@@ -276,6 +276,8 @@ class Broker:
                 request.lengths = request.data = b""
                 return waiting
             operation = _OPERATIONS[request.type](self, waiting)
+            if operation is not None and (misfit := commands.misfit(operation)):
+                raise ProtocolError("bad_request", f"it can't stand in the log: {misfit}")
         except ProtocolError as error:
             self.refuse(waiting, error.code, error.message, **error.details)
             return None

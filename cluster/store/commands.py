@@ -540,6 +540,21 @@ def fits(size_bytes_so_far: int, operation: Operation) -> bool:
 # --- encoding -----------------------------------------------------------------------------------
 
 
+def misfit(operation: Operation) -> str:
+    """Return why no node would read the operation back from an entry, "" if all will.
+
+    A leader applies what it has made an entry of without decoding it. So what the decoding refuses
+    would end every other node, and each again after its restart.
+    """
+    if type(operation) is Put:  # its numbers are checked where they are read
+        return ""
+    try:
+        read = _operation(orjson.loads(orjson.dumps(_meta(operation))))
+    except (DamagedEntry, TypeError) as error:  # of orjson: a number that is too large
+        return str(error)
+    return "" if type(read) is type(operation) else f"it is read as {type(read).__name__}"
+
+
 def encode(stamp_ms: int, operations: Sequence[Operation], wall_ms: int = 0) -> bytes:
     """Return the payload of one entry. The caller has kept it under ENTRY_BYTES_MAX (`fits`).
 

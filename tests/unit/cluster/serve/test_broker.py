@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from flotilla_client.policies import parse_keep
 from flotilla_client.properties import Enveloped, Properties
 from flotilla_client.properties import encode as encode_properties
 from flotilla_client.protocol import (
+    ACTS,
     GET,
     INSPECT,
     PUT,
@@ -26,6 +29,7 @@ from flotilla_client.protocol import (
     SUB,
     TOPICS,
     UNSUB,
+    ProtocolError,
     Request,
     decode_request,
     encode_request,
@@ -733,3 +737,81 @@ def test_who_knows_no_expiry_is_told_of_a_gap_and_sent_no_expiry(timed: BrokerBe
     timed.turn()
     [told] = timed.turn()
     assert (code_of(told), told.body["first_id"], told.body["last_id"]) == ("gap", 1, 1)
+
+
+# What JSON can have in a field's place; 0.0 == False and 1.0 == True.
+_STRANGE: list[Any] = [
+    *(None, True, False, 0, -1, 1, 0.0, 1.0, -0.0, 1.5, 1e308, 2**53 - 1, 2**53, 2**64 - 1),
+    *("", "x", "\0", "é" * 200, "new", "@5", "@٣", [], [[]], [1], [[1, 1, 1]], [[1, 1.0, 1]]),
+    *([[1, 1, 1, 1]], [True], ["a"], {}, {"t": 1}, {"t": 1.0}, {"keep": "forever", "amount": 0.0}),
+]
+_FIELDS_OF: dict[str, dict[str, Any]] = {
+    REQUEST_ID: {"sequence": 1, "nonce": "n", "create": True},
+    SUB: {
+        "sequence": 1,
+        "start": "new",
+        "group": "w",
+        "lease_ms": 1000,
+        "max_attempts": 3,
+        "dead_letter": "dead",
+        "ordered_by_key": False,
+    },
+    UNSUB: {"sequence": 1, "group": "w"},
+    "SEEK": {"sequence": 1, "start": 1},
+    PUT: {"counter": 1, "publication": "p", "count": 1},
+    GET: {"last_id": 1, "placed": 0, "last_ids": {"t": 1}, "max_count": 1, "max_bytes": 1},
+    "TAKE": {
+        "group": "w",
+        "number": 1,
+        "max_count": 1,
+        "max_bytes": 1,
+        "lease_ms": 1000,
+        "acks": [[1, 1, 1]],
+        "naks": [[1, 1, 1, 1]],
+        "extends": [[1, 1, 1, 1000]],
+    },
+    "ADMIN": {
+        "act": "purge",
+        "act_id": "a",
+        "last_id": 1,
+        "user": "u",
+        "publish": ["a"],
+        "group": "w",
+        "subscribe": ["a"],
+        "observe": True,
+        "admin": True,
+        "start": 1,
+        "ends": True,
+        "policy": {"keep": "forever", "amount": 0},
+        "node": "a",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", _FIELDS_OF)
+def test_what_a_leader_takes_from_a_client_every_node_reads_from_the_log(
+    timed: BrokerBench, kind: str
+) -> None:
+    fields = _FIELDS_OF[kind]
+    acts = sorted(ACTS - {"transfer-leader"}) if kind == "ADMIN" else [""]
+    entered = 0
+    timed.put(1)
+    timed.turn()
+    for name, strange, act in product(fields, _STRANGE, acts):
+        body = fields | ({"act": act} if act else {}) | {name: strange}
+        with suppress(ProtocolError):  # it is refused before
+            timed.ask(kind, "" if kind == REQUEST_ID or name == "last_ids" else "t", **body)
+        before = timed.store.applied_index
+        timed.turn()  # decodes each entry, as a follower does
+        entered += timed.store.applied_index - before
+    assert entered
+
+
+def test_what_no_node_could_read_from_the_log_is_refused(timed: BrokerBench) -> None:
+    made = Request(SUB, "r", "t", ME, None, {"group": "w", "start": "new"})
+    request = decode_request(encode_request(made))
+    request.body["ordered_by_key"] = 0.0
+    assert timed.broker.request(b"me", request, timed.now_ms) is None
+    [answer] = timed.turn()
+    assert code_of(answer) == "bad_request"
+    assert "MakeGroup's fields are wrong" in answer.body["message"]
