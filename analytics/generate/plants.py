@@ -188,9 +188,7 @@ def gap(scene: Scene, victim: Victim) -> int:
 def duplicate_stored(scene: Scene, victim: Victim) -> int:
     """A publication stands a second time, where the producer's next one would have stood."""
     first = scene.puts[victim.n]
-    del scene.puts[victim.later]
-    for get in scene.everyone_s(victim.later):
-        _deliver(get, first["client_id"], first["counter"])
+    _replace(scene, victim.later, first["client_id"], first["counter"])
     return int(first["first_id"])
 
 
@@ -436,7 +434,9 @@ def torn_batch_half(scene: Scene, victim: Victim) -> int:
     newcomer = Newcomer(scene, victim)
     newcomer.now_ns = taken["invoke_ns"] + 1
     newcomer.does("put", counter=1, first_id=taken["first_id"])
-    _replace(scene, victim.later, newcomer.client_id, 1)
+    del scene.puts[victim.later]  # its counter is the second one of the batch
+    for get in scene.everyone_s(victim.later):
+        _deliver(get, newcomer.client_id, 1)
     second_id = int(put["first_id"]) + 1
     _make_unknown(put)
     put["count"] = 2

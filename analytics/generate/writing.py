@@ -154,8 +154,10 @@ def _counts(shape: Shape, scene: Scene) -> dict[str, int]:
     untouched = shape.publications - len(scene.touched)
     changed = scene.operations()
     acknowledged = sum(one["f"] == "put" and one["outcome"] == "ok" for one in changed)
-    gets = (one for one in changed if one["f"] == "get")
-    came = (len(one["items"] or ()) + len(one["corrupt"] or ()) for one in gets)
+    gets = [one for one in changed if one["f"] == "get"]
+    came = [len(one["items"] or ()) + len(one["corrupt"] or ()) for one in gets]
+    leases = [lease for one in changed for lease in one["leases"] or ()]
+    came += [last - first + 1 for first, last, _attempt in leases]
     return {
         "acknowledged": untouched - unknown + acknowledged,
         "delivered": untouched * shape.subscribers + sum(came),
