@@ -62,6 +62,26 @@ def test_what_a_client_of_before_sent_means_nothing_to_the_one_of_its_name(bench
     assert bench.get("s", 0) == [b"paid", b"another"]
 
 
+def test_the_highest_epoch_of_all_who_are_gone_is_kept(bench: Bench) -> None:
+    bench.ok(Raise(LEVEL_OF_NAMES))
+    for name in ("often", "once"):
+        bench.ok(Register(name, True, None, ""))
+    highest = max(bench.ok(Register("often", False, None, ""))["epoch"] for _ in range(3))
+    bench.ok(DropClient("often", is_root=True))
+    bench.ok(DropClient("once", is_root=True))
+    assert bench.ok(Register("often", True, None, ""))["epoch"] == highest + 1
+
+
+def test_a_damaged_epoch_of_those_who_are_gone_is_not_believed(bench: Bench) -> None:
+    bench.ok(Raise(LEVEL_OF_NAMES))
+    bench.ok(Register("billing", True, None, ""))
+    bench.ok(DropClient("billing", is_root=True))
+    bench.store._database.write("UPDATE gone_epochs SET epoch = 0", [()])
+    bench.store.commit()
+    with pytest.raises(CorruptStore, match="checksum"):
+        bench.reopen()
+
+
 def test_below_the_level_of_names_every_client_begins_with_epoch_1(bench: Bench) -> None:
     """As it does on nodes of an older version, which keep no epoch of those that are gone."""
     bench.ok(Raise(LEVEL_OF_NAMES - 1))
