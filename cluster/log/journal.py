@@ -19,8 +19,14 @@ from cluster.log import segments
 from cluster.log.entries import NO_OP, Entry
 from cluster.log.files import DISK, FailStop, Files, exit_process
 from cluster.log.sealed import Sealed
+from cluster.log.segments import (
+    SEGMENT_NAME,
+    CorruptJournal,
+    JournalError,
+    MissingJournal,
+    Segment,
+)
 from cluster.log.segments import ContradictedJournal as Contradicted
-from cluster.log.segments import CorruptJournal, JournalError, MissingJournal, Segment
 
 SEGMENT_BYTES = 16 << 20
 """A segment is finished at the first sync above this size: a restart reads one into memory."""
@@ -477,6 +483,8 @@ class Journal:
         self._synced = segment.end
 
     def _open_segment(self, path: Path) -> Segment:
+        if not SEGMENT_NAME.fullmatch(path.name):
+            raise CorruptJournal(path, 0, "it is no segment of a journal by its name")
         sequence, expected = int(path.stem), self._next_sequence()
         if self._segments and sequence != expected:
             raise CorruptJournal(path, 0, f"begins at record {sequence}, not at {expected}")

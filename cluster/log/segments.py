@@ -34,6 +34,7 @@ _PLAUSIBLE = re.compile(rb"(?s).{7}\x00.{4}[\x01-\x04]")
 _COMMAND_TYPE_MAX = 1
 _U32 = 0xFFFFFFFF
 
+SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 HEADER_BYTES = _HEADER.size + _CRC.size
 ENTRY_OVERHEAD_BYTES = _OVERHEAD_BYTES + _ENTRY.size
 """What an entry's record takes besides its command, which ends it."""

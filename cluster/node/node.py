@@ -50,6 +50,7 @@ from cluster.serve.meters import FSYNC_S, Histogram
 from cluster.serve.quotas import Quotas
 from cluster.settings import config, logs
 from cluster.settings.config import ConfigError, NodeConfig, split_address
+from cluster.store import tables
 from cluster.store.tables import CorruptStore
 from cluster.wire.levels import BUILD, UnsupportedLevel
 from flotilla_client.version import VERSION
@@ -537,6 +538,7 @@ def main(context: click.Context, path: Path | None) -> None:
         with contextlib.ExitStack() as stack:
             with _blamed("data_dir", f"cannot make {settings.data_dir}"):
                 stack.enter_context(DirectoryLock(settings.data_dir))
+            stack.enter_context(tables.disk_errors())
             node = Node(settings, log, config.in_force(settings, path, os.environ))
             shorten_collections()
             node.run()

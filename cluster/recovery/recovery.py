@@ -29,6 +29,7 @@ from cluster.log.files import DISK
 from cluster.log.journal import Journal
 from cluster.log.segments import JournalError
 from cluster.members.identity import (
+    CONDEMNED_NAME,
     IDENTITY_NAME,
     LOCK_NAME,
     PID_BYTES_MAX,
@@ -53,9 +54,6 @@ BACKUP_NAME: Final = "before-recovery"
 
 _PARTS: Final = ("journal", "store")
 _STORE_FILES: Final = ("store.db", "store.db-wal", "store.db-journal", "store.db.install")
-_OF_THE_DISK: Final = frozenset(
-    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
-)
 _SUFFIX: Final = re.compile(r"-r[0-9a-f]{8}$")
 
 
@@ -110,8 +108,11 @@ class Recovery:
     def __enter__(self) -> Recovery:
         if not self._source.is_dir():
             raise RecoveryError(f"{self._source} is no directory")
+        source = self._source.resolve()
         if self._target is not None and self._target.exists() and any(self._target.iterdir()):
             raise RecoveryError(f"{self._target} is not empty; name a new directory")
+        if self._target is not None and self._target.resolve().is_relative_to(source):
+            raise RecoveryError(f"{self._target} is in {self._source}, which is to stay as it is")
         with ExitStack() as stack:
             stack.enter_context(_held(self._source))
             if self._target is None:
@@ -143,7 +144,7 @@ class Recovery:
             )
         index, term = found.last_index + 1, found.term + TERMS_AHEAD
         identity = replace(Identity.create(cluster_id, node), started=True, admitted_index=index)
-        with _disk_errors():
+        with tables.disk_errors():
             self._finish_store(
                 index, term, dict.fromkeys(members, UNNAMED) | {node: identity.incarnation}
             )
@@ -158,6 +159,14 @@ class Recovery:
         identity = Identity.load(self._source)
         if identity is None:
             raise RecoveryError(f"{self._source} is empty: there is nothing to recover")
+        condemned = self._source / CONDEMNED_NAME
+        if condemned.exists():
+            reason = condemned.read_bytes().decode(errors="replace")
+            raise RecoveryError(
+                f"{self._source}: {reason}. Recover from another node's directory. If this is the"
+                f" only one that is left, remove {condemned} first: what is recovered is what this"
+                " node made of the log, which a majority had not"
+            )
         if not identity.started:
             raise RecoveryError(
                 f"{self._source} belongs to node {identity.node!r}, which never became a member of"
@@ -169,9 +178,12 @@ class Recovery:
         """Copy journal and store: to open the source's would change it."""
         self._discard_unfinished()
         for part in _PARTS:
-            if not (self._source / part).is_dir():
+            is_needed = part != "journal" or self._with_journal
+            if is_needed and not (self._source / part).is_dir():
                 raise RecoveryError(f"{self._source / part} is missing")
             DISK.make_directory(self._work / part)
+            if not (self._source / part).exists():
+                continue
             for file in sorted((self._source / part).iterdir()):
                 if file.suffix == ".log" or file.name in _STORE_FILES:
                     shutil.copyfile(file, self._work / part / file.name)
@@ -187,7 +199,7 @@ class Recovery:
 
     def _inspected(self, identity: Identity) -> Found:
         try:
-            with _disk_errors():
+            with tables.disk_errors():
                 return self._applied(identity)
         except UnsupportedLevel as error:
             raise RecoveryError(f"{self._source}: {error}") from error
@@ -276,6 +288,8 @@ class Recovery:
         source, kept = self._source, self._work / BACKUP_NAME
         DISK.make_directory(kept)
         self._give_to_owner(kept)
+        for part in _PARTS:  # a missing one would not be put back in the place of what was made
+            DISK.make_directory(source / part)
         for name in (IDENTITY_NAME, *_PARTS):
             _move(source / name, kept / name)
         for name in (*_PARTS, IDENTITY_NAME):
@@ -329,17 +343,6 @@ def unused(path: Path) -> Path:
 
 def _raise(error: Exception) -> NoReturn:
     raise error
-
-
-@contextmanager
-def _disk_errors() -> Iterator[None]:
-    """Tell what SQLite says of a disk as an OSError: a full one does not make the data damaged."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _OF_THE_DISK:
-            raise
-        raise OSError(str(error)) from error
 
 
 def _check_joint(journal: Journal, store: Store) -> None:

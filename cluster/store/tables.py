@@ -15,7 +15,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -188,6 +188,11 @@ CORRUPT: Final = (
     sqlite3.SQLITE_FORMAT,
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_CONSTRAINT,
+)
+# Full, failing, or not ours to write: no defect, and nothing is damaged.
+_OF_THE_DISK: Final = (
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN),
+    *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
 )
 
 
@@ -410,6 +415,17 @@ def _forget_cached(path: Path) -> None:
 def _raise_corrupt(path: Path, error: sqlite3.DatabaseError) -> None:
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in CORRUPT:
         raise CorruptStore(path, str(error)) from error
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Tell what SQLite says of a disk as an OSError: a full one does not make the data damaged."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _OF_THE_DISK:
+            raise
+        raise OSError(f"the store's database: {error}") from error
 
 
 def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:

@@ -14,6 +14,7 @@ from cluster.log.files import Files
 from cluster.log.journal import Journal
 from cluster.log.segments import (
     COMMAND_BYTES_MAX,
+    CorruptJournal,
     MissingJournal,
 )
 from tests.unit.memory_disk import (
@@ -468,3 +469,13 @@ def test_the_real_disk_keeps_a_life_with_rolls_compaction_and_reset(tmp_path: Pa
     open_journal(Files(), directory).close()
     assert b"torn" not in segment.read_bytes()
     assert segment.stat().st_size > size - 4, "closing adds its own record"
+
+
+@pytest.mark.parametrize("name", ["notes.log", "1.log", "-0000000000000000009.log"])
+def test_a_file_that_is_no_segment_by_its_name_is_told_and_not_read(
+    tmp_path: Path, name: str
+) -> None:
+    Journal.create(tmp_path / "journal")
+    (tmp_path / "journal" / name).touch()
+    with pytest.raises(CorruptJournal, match=f"{name} .* no segment of a journal by its name"):
+        Journal.open(tmp_path / "journal")

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from cluster.log.files import DISK
+from cluster.log.journal import Journal
 from cluster.members.identity import IDENTITY_NAME, Identity
 from cluster.node import node
 from cluster.node.node import Node, ThreadWorker
 from cluster.raft.ready import Timing
 from cluster.settings import config
+from cluster.store.store import Store
 from cluster.store.tables import CorruptStore
 
 WAIT_S = 10.0
@@ -230,6 +232,18 @@ def test_a_file_that_can_t_be_read_is_one_line_on_how_to_go_on(tmp_path: Path) -
     assert last.startswith("flotilla-node: a disk or file failed this node: ")
     assert f"{data_dir}/{IDENTITY_NAME}" in last
     assert "start the node with an empty one" in last
+
+
+def test_a_store_whose_disk_fails_is_a_failed_disk_and_no_defect(tmp_path: Path) -> None:
+    data_dir, members = tmp_path / "data", {"n1": "1"}
+    Journal.create(data_dir / "journal")
+    Store.open(data_dir / "store" / "store.db", members).close()
+    Identity("c", "n1", "1", members, started=True).save(data_dir)
+    (data_dir / "store" / "store.db-shm").mkdir()  # SQLite can't write it
+    ended = started(tmp_path, data_dir=str(data_dir))
+    assert ended.returncode == 74
+    last = ended.stderr.splitlines()[-1]
+    assert "a disk or file failed this node: the store's database: attempt to write" in last
 
 
 # --- garbage collections --------------------------------------------------------------------------

@@ -18,12 +18,15 @@ import pytest
 
 from cluster.log.journal import Journal
 from cluster.members.identity import (
+    CONDEMNED_NAME,
     IDENTITY_NAME,
     LOCK_NAME,
     UNFINISHED_NAME,
     DirectoryInUse,
     Identity,
     MissingIdentity,
+    check_not_condemned,
+    mark_condemned,
 )
 from cluster.members.membership import UNNAMED
 from cluster.recovery import recovery
@@ -346,6 +349,29 @@ def test_a_damaged_journal_is_named_and_the_store_can_be_taken_alone(
     store.close()
 
 
+def test_a_lost_journal_lets_the_store_be_taken_alone_in_its_place(source: Path) -> None:
+    shutil.rmtree(source / "journal")
+    with pytest.raises(RecoveryError, match="journal is missing"), Recovery(source, None):
+        pass
+    with Recovery(source, None, with_journal=False) as recovery:
+        recovery.finish("new", ["n3"])
+    store = opened(source)
+    assert store.topic_ends() == {"t": 1}
+    store.close()
+
+
+def test_a_state_that_differed_from_the_majority_s_is_recovered_only_if_that_is_meant(
+    source: Path,
+) -> None:
+    mark_condemned(source, "differs since entry 7")
+    with pytest.raises(RecoveryError, match=r"differs since entry 7.*remove .*/condemned first"):
+        Recovery(source, None).__enter__()
+    (source / CONDEMNED_NAME).unlink()
+    with Recovery(source, None) as recovery:
+        recovery.finish("new", ["n3"])
+    check_not_condemned(source)
+
+
 def test_what_a_killed_node_has_in_the_log_of_its_store_is_kept(tmp_path: Path) -> None:
     entries: list[list[Operation]] = [[put(1)], [put(2)]]
     running = node_data(tmp_path / "running", entries, applied=0)
@@ -421,6 +447,14 @@ def test_a_directory_that_is_not_empty_is_no_target(source: Path, tmp_path: Path
     (tmp_path / "used" / "file").touch()
     with pytest.raises(RecoveryError, match="is not empty"), Recovery(source, tmp_path / "used"):
         pass
+
+
+def test_what_is_to_stay_as_it_is_takes_no_new_directory(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(source)
+    for target in (source / "new", tmp_path / "link" / "new"):
+        with pytest.raises(RecoveryError, match="is to stay as it is"), Recovery(source, target):
+            pass
+    assert not (source / "new").exists()
 
 
 @pytest.mark.parametrize(
