@@ -44,12 +44,14 @@ PATIENT: Final[Mapping[str, int]] = {
 PACKAGES: Final = {
     "cc": ("gcc", "libc6-dev"),
     "chromium": ("chromium",),
+    "etcd": ("etcd-server",),
     "ip": ("iproute2",),
     "iptables": ("iptables",),
     "nats-server": ("nats-server",),
     "nsenter": ("util-linux",),
     "prometheus": ("prometheus",),
     "promtool": ("prometheus",),
+    "rabbitmq-server": ("rabbitmq-server",),
     "setpriv": ("util-linux",),
     "unshare": ("util-linux",),
 }

@@ -1,221 +1,84 @@
-"""The same publications through the usual Python client of each broker, in alternating rounds.
+"""The same publications through each broker's client, in alternating rounds.
 
-What lives here: a client of each, and the load that has them take turns. What must not: processes
-(brokers.py), what the numbers mean (measures.py).
+What lives here: loads that have brokers take turns, or that one of them is put under. What must
+not: clients (broker_clients.py), processes (brokers.py), what the numbers mean (beside.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import http.client
+import os
+import random
+import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
-import orjson
-
+from chaos.bench.broker_clients import (
+    CLIENTS,
+    SUBSCRIBERS,
+    WORKERS,
+    BrokerClient,
+    ReadingClient,
+)
 from chaos.bench.figures import BenchError
-from chaos.bench.loads import CLIENTS_AT_ONCE, PUBLICATION, ROUNDS
-from chaos.bench.wire import RequestSocket, subscribe
-from flotilla_client import AsyncClient
+from chaos.bench.loads import (
+    CLIENTS_AT_ONCE,
+    KILL_DELAY_S,
+    ROUNDS,
+    TASKS_AT_ONCE,
+    Stream,
+)
 
-OURS: Final = "flotilla"
 TOPIC: Final = "beside"
-LEADER_S_MAX: Final = 60.0  # a young cluster elects, and answers that it is not ready until then
-LEADER_LOOK_S: Final = 0.2
-ATTEMPT_S_MAX: Final = 5.0  # or it loses a request, which is then made again
-ANSWER_S_MAX: Final = 15.0
+READ_TOPIC: Final = "beside-read"
+FILLED_MAX: Final = 100_000  # publications that a broker is filled with
+ATTEMPT_EVERY_S: Final = 0.05  # after a kill: an attempt may be lost with the leader
+GAP_S_MAX: Final = 60.0
+
+Report = Callable[[Any], None]
+
+
+@dataclass
+class Counted:
+    """How many, in how many seconds."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, count: int, seconds: float) -> None:
+        """Add a round."""
+        self.count, self.seconds = self.count + count, self.seconds + seconds
+
+    @property
+    def per_s(self) -> float:
+        """The rate. Raises BenchError if there was no time for one."""
+        if not self.count:
+            raise BenchError("nothing was measured: give it more time (--seconds)")
+        return self.count / self.seconds
+
+
+def _counted() -> dict[str, Counted]:
+    return defaultdict(Counted)
 
 
 @dataclass
 class BesideOthers:
-    """What each broker took, by its name: seconds of each publication alone, and of many at once.
+    """What each broker took, by its name.
 
-    `at_once`: how many were answered while CLIENTS_AT_ONCE were awaited, in `at_once_s` seconds.
+    `alone`: seconds of each publication that was awaited alone. `few`, `many`: CLIENTS_AT_ONCE and
+    TASKS_AT_ONCE awaited at once by one client. `connected`: by as many clients, one each. `read`:
+    by one subscriber, of brokers that have one.
     """
 
-    alone: dict[str, list[float]] = field(default_factory=dict)
-    at_once: dict[str, int] = field(default_factory=dict)
-    at_once_s: dict[str, float] = field(default_factory=dict)
-
-
-class BrokerClient(Protocol):
-    """A connected client. `publish` returns when the broker has answered that it is stored."""
-
-    async def publish(self) -> None:
-        """Publish once."""
-
-    async def __aenter__(self) -> Self:
-        """Connect, and wait until publications are taken."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-
-
-class OurClient:
-    """`AsyncClient.publish`, to a topic that somebody subscribes to."""
-
-    def __init__(self, endpoints: Sequence[str]) -> None:
-        self._client = AsyncClient(endpoints)
-        self._subscriber = RequestSocket(endpoints[0])
-
-    async def publish(self) -> None:
-        """Publish once."""
-        result = await self._client.publish(TOPIC, PUBLICATION)
-        if not result.stored:
-            raise BenchError("nobody subscribes any more, so nothing was stored")
-
-    async def __aenter__(self) -> Self:
-        subscribe(self._subscriber, TOPIC)
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self._client.close()
-        self._subscriber.close()
-
-
-class NatsClient:
-    """nats-py: `publish` of JetStream, to a stream of three replicas in files."""
-
-    def __init__(self, endpoints: Sequence[str]) -> None:
-        self._endpoints = list(endpoints)
-        self._connection: Any = None
-        self._stream: Any = None
-
-    async def publish(self) -> None:
-        """Publish once."""
-        await self._stream.publish(TOPIC, PUBLICATION)
-
-    async def __aenter__(self) -> Self:
-        self._connection, self._stream = await connected_nats(self._endpoints)
-        await make_nats_stream(self._stream, TOPIC)
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self._connection.close()
-
-
-async def connected_nats(endpoints: Sequence[str]) -> tuple[Any, Any]:
-    """Return a connection to NATS, and its JetStream."""
-    try:
-        import nats
-    except ImportError:
-        raise BenchError("nats: its client is missing: pip install nats-py") from None
-    connection = await nats.connect(list(endpoints), connect_timeout=ATTEMPT_S_MAX)
-    return connection, connection.jetstream(timeout=ANSWER_S_MAX)
-
-
-async def make_nats_stream(stream: Any, topic: str) -> None:
-    """Make a stream of three replicas in files; return when a leader has answered."""
-    from nats.errors import Error  # behind the check that it is there
-
-    async def made() -> bool:
-        try:
-            await stream.add_stream(name=topic, subjects=[topic], num_replicas=3)
-        except Error:
-            return False
-        return True
-
-    await await_leader("nats", made)
-
-
-class EtcdClient:
-    """etcd's HTTP gateway: `put` of a key, at the leader, by one kept connection a thread."""
-
-    def __init__(self, endpoints: Sequence[str]) -> None:
-        self._addresses = [endpoint.removeprefix("http://") for endpoint in endpoints]
-        self._leader = self._addresses[0]
-        self._idle: list[http.client.HTTPConnection] = []
-        self._threads = ThreadPoolExecutor(CLIENTS_AT_ONCE)
-        key, value = (base64.b64encode(each).decode() for each in (TOPIC.encode(), PUBLICATION))
-        self._body = orjson.dumps({"key": key, "value": value})
-
-    async def publish(self) -> None:
-        """Publish once."""
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._put)
-
-    def _put(self) -> None:
-        connection = self._idle.pop() if self._idle else self._connected(self._leader)
-        self._ask(connection, "/v3/kv/put", self._body)
-        self._idle.append(connection)
-
-    @staticmethod
-    def _connected(address: str) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(address, timeout=ANSWER_S_MAX)
-
-    @staticmethod
-    def _ask(connection: http.client.HTTPConnection, path: str, body: bytes) -> dict[str, Any]:
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        said = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise BenchError(f"etcd answers {response.status}: {said[:200]!r}")
-        found: dict[str, Any] = orjson.loads(said)
-        return found
-
-    def _find_leader(self) -> bool:
-        for address in self._addresses:
-            connection = self._connected(address)
-            try:
-                said = self._ask(connection, "/v3/maintenance/status", b"{}")
-            except (BenchError, OSError):
-                return False
-            finally:
-                connection.close()
-            if said.get("leader", "0") == said["header"]["member_id"]:
-                self._leader = address
-                return True
-        return False
-
-    async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-
-        async def ready() -> bool:
-            return await loop.run_in_executor(self._threads, self._find_leader)
-
-        await await_leader("etcd", ready)
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        for connection in self._idle:
-            connection.close()
-        self._threads.shutdown()
-
-
-CLIENTS: Final[Mapping[str, Callable[[Sequence[str]], BrokerClient]]] = {
-    OURS: OurClient,
-    "nats": NatsClient,
-    "etcd": EtcdClient,
-}
-
-
-async def await_leader(name: str, ready: Callable[[], Awaitable[bool]]) -> None:
-    """Ask `ready` again and again until it says yes. Raises BenchError for none in LEADER_S_MAX.
-
-    An answer that does not come in ATTEMPT_S_MAX is a no: one lost request costs no more than that.
-    """
-    deadline = time.monotonic() + LEADER_S_MAX
-    while not await _says_yes(ready):
-        if time.monotonic() > deadline:
-            raise BenchError(f"{name} has no leader after {LEADER_S_MAX:g} s")
-        await asyncio.sleep(LEADER_LOOK_S)
-
-
-async def _says_yes(ready: Callable[[], Awaitable[bool]]) -> bool:
-    try:
-        return await asyncio.wait_for(ready(), ATTEMPT_S_MAX)
-    except TimeoutError:
-        return False
+    alone: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    few: dict[str, Counted] = field(default_factory=_counted)
+    many: dict[str, Counted] = field(default_factory=_counted)
+    connected: dict[str, Counted] = field(default_factory=_counted)
+    read: dict[str, Counted] = field(default_factory=_counted)
 
 
 def measure_beside(
@@ -226,20 +89,35 @@ def measure_beside(
 
 
 async def _measure_beside(endpoints: Mapping[str, Sequence[str]], seconds: float) -> BesideOthers:
-    result, share_s = BesideOthers(), seconds / ROUNDS / len(endpoints) / 2
+    result, share_s = BesideOthers(), seconds / ROUNDS / len(endpoints) / 5
     async with AsyncExitStack() as stack:
         clients = {
-            name: await stack.enter_async_context(CLIENTS[name](where))
+            name: await stack.enter_async_context(CLIENTS[name](where, TOPIC))
             for name, where in endpoints.items()
         }
-        for name in clients:
-            result.alone[name], result.at_once[name], result.at_once_s[name] = [], 0, 0.0
+        crowds = {
+            name: [
+                await stack.enter_async_context(CLIENTS[name](where, TOPIC))
+                for _ in range(CLIENTS_AT_ONCE)
+            ]
+            for name, where in endpoints.items()
+        }
+        readers = {
+            name: await stack.enter_async_context(SUBSCRIBERS[name](where, READ_TOPIC))
+            for name, where in endpoints.items()
+            if name in SUBSCRIBERS
+        }
+        for client in (*clients.values(), *readers.values()):
+            await client.prepare()
         for _ in range(ROUNDS):
             for name, client in clients.items():
                 result.alone[name] += await _alone(client, share_s)
-                count, took_s = await _at_once(client, share_s)
-                result.at_once[name] += count
-                result.at_once_s[name] += took_s
+                few, many = [client] * CLIENTS_AT_ONCE, [client] * TASKS_AT_ONCE
+                result.few[name].add(*await _at_once(few, share_s))
+                result.many[name].add(*await _at_once(many, share_s))
+                result.connected[name].add(*await _at_once(crowds[name], share_s))
+                if name in readers:
+                    result.read[name].add(*await _read(readers[name], share_s))
     return result
 
 
@@ -252,16 +130,113 @@ async def _alone(client: BrokerClient, seconds: float) -> list[float]:
     return took
 
 
-async def _at_once(client: BrokerClient, seconds: float) -> tuple[int, float]:
-    """Have CLIENTS_AT_ONCE tasks publish, one after the other each; the last ones are awaited."""
-    began = time.perf_counter()
+async def _at_once(clients: Sequence[BrokerClient], seconds: float) -> tuple[int, float]:
+    """Have each publish, one after the other, FILLED_MAX in all at most; await the last ones."""
+    began, count = time.perf_counter(), 0
 
-    async def go_on() -> int:
-        count = 0
-        while time.perf_counter() - began < seconds:
+    async def go_on(client: BrokerClient) -> None:
+        nonlocal count
+        while time.perf_counter() - began < seconds and count < FILLED_MAX:
             await client.publish()
             count += 1
-        return count
 
-    counts = await asyncio.gather(*(go_on() for _ in range(CLIENTS_AT_ONCE)))
-    return sum(counts), time.perf_counter() - began
+    await asyncio.gather(*map(go_on, clients))
+    return count, time.perf_counter() - began
+
+
+async def _read(client: ReadingClient, seconds: float) -> tuple[int, float]:
+    """Fill for `seconds`, then read all; return how many came, and from first ask to last."""
+    filled, _ = await _at_once([client] * TASKS_AT_ONCE, seconds)
+    came = await _read_all(client)
+    if came.count != filled:
+        raise BenchError(f"{filled} publications waited, {came.count} were read")
+    return came.count, came.ended_s - came.began_s
+
+
+async def _read_all(client: ReadingClient) -> Stream:
+    count, began_s = 0, time.monotonic()
+    ended_s = began_s
+    async for number in client.read():
+        count, ended_s = count + number, time.monotonic()
+    return Stream(count, began_s, ended_s)
+
+
+def fill(report: Report, name: str, endpoints: Sequence[str], topic: str, seconds: float) -> None:
+    """Publish to what workers share, many at once; report what was, as `Counted`."""
+
+    async def publish() -> Counted:
+        async with WORKERS[name](endpoints, topic) as client:
+            await client.prepare()
+            return Counted(*await _at_once([client] * TASKS_AT_ONCE, seconds))
+
+    report(asyncio.run(publish()))
+
+
+def work(report: Report, name: str, endpoints: Sequence[str], topic: str) -> None:
+    """Report None once connected; then acknowledge until nothing comes; report what came."""
+
+    async def read() -> Stream:
+        async with WORKERS[name](endpoints, topic) as client:
+            await client.prepare()
+            report(None)
+            return await _read_all(client)
+
+    report(asyncio.run(read()))
+
+
+def find_leader(report: Report, name: str, endpoints: Sequence[str], topic: str) -> None:
+    """Make what publications go to; report the endpoint of the node that leads it."""
+
+    async def find() -> str:
+        async with CLIENTS[name](endpoints, topic) as client:
+            await client.prepare()
+            return await client.leader()
+
+    report(asyncio.run(find()))
+
+
+def measure_killed(
+    report: Callable[[float], None],
+    name: str,
+    survivors: Sequence[str],
+    pid: int,
+    topic: str,
+    seed: int,
+) -> None:
+    """Kill the leader `pid` under load; report the seconds to the next answer, at a survivor.
+
+    Of a publication that was begun after the kill: the one under way may have been done before.
+    """
+    report(asyncio.run(_measure_killed(CLIENTS[name](survivors, topic), pid, seed)))
+
+
+async def _measure_killed(client: BrokerClient, pid: int, seed: int) -> float:
+    async with client:
+        until = time.monotonic() + random.Random(seed).uniform(*KILL_DELAY_S)
+        await client.publish()
+        while time.monotonic() < until:
+            await client.publish()
+        os.kill(pid, signal.SIGKILL)
+        killed_s = time.monotonic()
+        # New attempts beside those that may be lost: a client's own patience is not measured.
+        under_way: set[asyncio.Task[None]] = set()
+        while time.monotonic() < killed_s + GAP_S_MAX:
+            under_way.add(asyncio.create_task(client.publish()))
+            done, under_way = await asyncio.wait(
+                under_way, timeout=ATTEMPT_EVERY_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if any(_is_taken(each) for each in done):
+                gap_s = time.monotonic() - killed_s
+                for each in under_way:
+                    each.cancel()
+                await asyncio.gather(*under_way, return_exceptions=True)
+                return gap_s
+    raise BenchError(f"nothing is acknowledged {GAP_S_MAX:g} s after a kill")
+
+
+def _is_taken(attempt: asyncio.Task[None]) -> bool:
+    try:
+        attempt.result()
+    except BenchError:
+        return False
+    return True

@@ -18,10 +18,12 @@ import click
 import orjson
 from rich.console import Console
 
-from chaos.bench.brokers import BROKERS, found
-from chaos.bench.figures import BenchError, Figure
+from chaos.bench.brokers import BROKERS, program_of
+from chaos.bench.figures import BenchError, Curve, Figure
 from chaos.bench.machine import Processors, facts
-from chaos.bench.measures import MEASURES, PEERS, BenchPlan
+from chaos.bench.measures import MEASURES, PEERS, Result
+from chaos.bench.page import page, require_plotly
+from chaos.bench.plan import BenchPlan
 from chaos.bench.report import BenchReport, document, table
 from chaos.bench.stage import BenchStage
 from chaos.terminal.console import stdout_console
@@ -32,6 +34,7 @@ from flotilla_client import FlotillaError
 
 START_S_EXPECTED: Final = 2.0
 SEED_BITS: Final = 32
+BACKLOG_MIB_MAX: Final = 32 * 1024  # of each of three nodes, on one disk
 EXIT_TERMINATED: Final = 143  # as a shell has it for SIGTERM
 
 
@@ -45,10 +48,21 @@ def _named_brokers(
         raise click.BadParameter(f"no broker {unknown[0]!r}; there are {', '.join(BROKERS)}")
     for name in names:
         try:
-            found(BROKERS[name])
+            program_of(BROKERS[name])
         except BenchError as error:
             raise click.BadParameter(str(error)) from None
     return names
+
+
+def _sizes(context: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
+    """Return the sizes that `text` lists, each once."""
+    try:
+        sizes = tuple(dict.fromkeys(int(each) for each in text.split(",")))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} lists no whole numbers of MiB") from None
+    if not all(0 <= size <= BACKLOG_MIB_MAX for size in sizes):
+        raise click.BadParameter(f"a backlog has 0 to {BACKLOG_MIB_MAX:,} MiB")
+    return sizes
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,6 +109,22 @@ def _named_brokers(
     metavar="NAME,…",
     help=f"Measure others' brokers beside ours: {', '.join(BROKERS)}. They are Debian's packages.",
 )
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write a page with plots to this file, and measure what they show too: minutes.",
+)
+@click.option(
+    "--backlogs",
+    "backlogs_mib",
+    callback=_sizes,
+    default="0,64",
+    show_default=True,
+    metavar="MIB,…",
+    help="How much is unread in a topic, where that is measured. The others are compared with the "
+    "first.",
+)
 @click.option("--insecure", is_flag=True, help="Without keys: what they cost is the difference.")
 def bench(
     seconds: float,
@@ -104,45 +134,55 @@ def bench(
     json_file: Path | None,
     parent: Path,
     peers: tuple[str, ...],
+    html_file: Path | None,
+    backlogs_mib: tuple[int, ...],
     insecure: bool,
 ) -> None:
     """Measure a cluster of three nodes on this machine, in ratios to bare ZeroMQ and the disk."""
     drawn = secrets.randbits(SEED_BITS) if seed is None else seed
     if PEERS in only and not peers:
         raise click.UsageError("--only peers: which? Name them with --peers")
-    plan = BenchPlan(seconds, kills, drawn, peers)
-    names = [name for name in MEASURES if name in (only or name) and (peers or name != PEERS)]
+    plan = BenchPlan(seconds, kills, drawn, peers, backlogs_mib, html_file is not None)
+    names = [
+        name for name, each in MEASURES.items() if (name in only if only else each.is_asked(plan))
+    ]
     machine, before, began = facts(), Processors.now(), time.monotonic()
     expected_s = START_S_EXPECTED + sum(MEASURES[name].expected_s(plan) for name in names)
     try:
+        if html_file is not None:
+            require_plotly()
         with display(Console(stderr=True), expected_s) as shown:
-            figures = measure(parent, plan, names, shown, keys=not insecure)
+            found = measure(parent, plan, names, shown, keys=not insecure)
     except (BenchError, LocalError, FlotillaError) as error:
         raise click.ClickException(str(error)) from None
     others_share = Processors.now().others_share(before)
-    report = BenchReport(machine, plan, figures, time.monotonic() - began, others_share)
+    figures = [each for each in found if isinstance(each, Figure)]
+    curves = [each for each in found if isinstance(each, Curve)]
+    report = BenchReport(machine, plan, figures, curves, time.monotonic() - began, others_share)
     stdout_console().print(table(report), highlight=False)
     if json_file is not None:
         text = orjson.dumps(document(report), option=orjson.OPT_INDENT_2)
         json_file.write_bytes(text + b"\n")
+    if html_file is not None:
+        html_file.write_text(page(report), encoding="utf-8")
 
 
 def measure(
     parent: Path, plan: BenchPlan, names: list[str], shown: Display, keys: bool
-) -> list[Figure]:
-    """Return the figures of the measures `names`, from a new cluster below `parent`."""
+) -> list[Result]:
+    """Return the figures and curves of the measures `names`, from a new cluster below `parent`."""
     parent.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
-    figures: list[Figure] = []
+    found: list[Result] = []
     try:
         shown.stage("starting a cluster", START_S_EXPECTED)
         with BenchStage(directory, shown, keys) as stage:
             for name in names:
                 shown.stage(MEASURES[name].title, MEASURES[name].expected_s(plan))
-                figures += MEASURES[name].run(stage, plan)
+                found += MEASURES[name].run(stage, plan)
     finally:
         shutil.rmtree(directory)
-    return figures
+    return found
 
 
 def main() -> None:

@@ -87,6 +87,33 @@ class Figure:
         return row
 
 
+@dataclass(frozen=True)
+class Curve:
+    """What a plot shows: `lines`, {label: [(x, y), …]} with x ascending.
+
+    `x`, `y`: what the axes are, with units. Both are logarithmic if `is_log`. `is_bars`: y is a
+    share of all at the class that ends at x.
+    """
+
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    is_log: bool = False
+    is_bars: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the curve as JSON holds it (docs/benchmarks.md)."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "x": self.x,
+            "y": self.y,
+            "lines": {label: [list(point) for point in line] for label, line in self.lines.items()},
+        }
+
+
 def timed(
     name: str, title: str, seconds: Sequence[float], against: Mapping[str, Sequence[float]]
 ) -> Figure:

@@ -25,12 +25,12 @@ from chaos.bench.figures import BenchError
 from chaos.bench.wire import (
     ECHOED,
     Putter,
+    ReplyPoller,
     RequestSocket,
     call_at_once,
     call_in_turn,
     check_stored,
     subscribe,
-    wait,
 )
 from flotilla_client import AsyncClient, Client
 from flotilla_client.producer import BATCH_BYTES, IN_FLIGHT_MAX
@@ -61,9 +61,13 @@ class Latencies:
 
 @dataclass
 class MeasuredRates:
-    """Requests and the seconds that they took together, and how long each PUT took."""
+    """Requests and the seconds that they took together, and how long each PUT took.
+
+    `put_cpu_s`: the processor time of this process for the PUTs.
+    """
 
     put_seconds: float = 0.0
+    put_cpu_s: float = 0.0
     put_took: list[float] = field(default_factory=list)
     echo_seconds: float = 0.0
     echo_count: int = 0
@@ -169,7 +173,9 @@ def measure_rates(
     of_echo = Putter(callers[0], topic, [PUBLICATION])  # its counter would leave a gap elsewhere
     echoing = [(RequestSocket(echo, ECHOED), of_echo.frames) for _ in range(CLIENTS_AT_ONCE)]
     for _ in range(ROUNDS):
+        before_s = time.process_time()
         took, in_all_s = call_at_once(putting, share_s)
+        result.put_cpu_s += time.process_time() - before_s
         result.put_took += took
         result.put_seconds += in_all_s
         took, in_all_s = call_at_once(echoing, share_s)
@@ -343,7 +349,7 @@ def _await_both(
     """Take the PUT's reply and the GET's, in the order they come; return the delivered id."""
     last_id, awaited = 0, [putting, getting]
     while awaited:
-        for caller in wait(awaited):
+        for caller in ReplyPoller(awaited).wait():
             frames, took = caller.receive(), time.perf_counter() - began
             awaited.remove(caller)
             if caller is putting:

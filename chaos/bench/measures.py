@@ -7,16 +7,17 @@ What lives here: which loads make which figure, and what it is compared to. What
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from chaos.bench import broker_loads, brokers, loads, wire, work_loads
-from chaos.bench.figures import BenchError, Figure, SampleSpread, timed
+from chaos.bench import beside, curves, loads, wire
+from chaos.bench.figures import BenchError, Curve, Figure, SampleSpread, timed
+from chaos.bench.plan import BenchPlan
 from chaos.bench.stage import BenchStage, cpu_s, resident_mib
 from flotilla_client import Client
 
+Result = Figure | Curve
 ECHO: Final = "ZeroMQ echo"
 FDATASYNC: Final = "fdatasync"
 ECHO_START: Final = "echo's start"
@@ -26,23 +27,7 @@ RESTARTS: Final = 5
 ALL_RESTARTS: Final = 3
 PRODUCER: Final = "AsyncProducer"
 ONE_KILL_S_EXPECTED: Final = 2.5
-PEER_START_S_EXPECTED: Final = 3.0
-NATS: Final = "nats"
-FILLED_MAX: Final = 100_000  # publications that another broker is filled with: seconds
 PEERS: Final = "peers"  # the one measure that has to be asked for
-
-
-@dataclass(frozen=True)
-class BenchPlan:
-    """How much to measure. `seconds`: of each load; `kills`: of leaders; `seed`: of their times.
-
-    `peers`: others' brokers, to be measured beside ours.
-    """
-
-    seconds: float
-    kills: int
-    seed: int
-    peers: tuple[str, ...] = ()
 
 
 def latency(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
@@ -60,7 +45,6 @@ def latency(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     }
     if stage.leader()[0] != leader:
         raise BenchError(f"{leader} lost its leadership under load")
-    follower_us = max(us for name, us in used_us.items() if name != leader)
     raw_us = 1e6 * found.put_cpu_s / len(found.put)
     client_us = 1e6 * found.client_put_cpu_s / len(found.client_put)
     bare = {ECHO: found.echo, FDATASYNC: found.fdatasync}
@@ -69,31 +53,17 @@ def latency(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
         timed("put_latency", "PUT, one under way", found.put, bare),
         timed("client_put_latency", "- through Client.put", found.client_put, library),
         Figure("put_cpu_leader", "- CPU a PUT, leader", used_us[leader], "µs", alone),
-        Figure("put_cpu_follower", "- CPU a PUT, follower", follower_us, "µs", alone),
+        *(
+            Figure("put_cpu_follower", "- CPU a PUT, follower", us, "µs", alone)
+            for us in _busiest_follower(used_us, leader)
+        ),
         Figure("put_cpu_client", "- CPU a PUT, Client.put", client_us, "µs", alone),
     ]
 
 
-def peers(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
-    """Measure others' brokers beside ours, each by its usual Python client."""
-    with ExitStack() as stack:
-        endpoints = {broker_loads.OURS: stage.endpoints()}
-        for name in plan.peers:
-            directory = stage.directory / "peers" / name
-            endpoints[name] = stack.enter_context(brokers.running(name, directory))
-        found: broker_loads.BesideOthers = stage.call(
-            broker_loads.measure_beside, endpoints, plan.seconds * len(endpoints)
-        )
-    said = {name: f"{name} ({brokers.BROKERS[name].durability})" for name in plan.peers}
-    own = found.alone[broker_loads.OURS]
-    alone = {said[name]: found.alone[name] for name in plan.peers}
-    rates = {name: found.at_once[name] / found.at_once_s[name] for name in endpoints}
-    at_once = {said[name]: rates[name] for name in plan.peers}
-    title = f"{loads.CLIENTS_AT_ONCE} awaited at once, one client"
-    return [
-        timed("beside_latency", "one awaited, AsyncClient.put", own, alone),
-        Figure("beside_rate", title, rates[broker_loads.OURS], "/s", at_once),
-    ]
+def _busiest_follower(used: Mapping[str, float], leader: str) -> list[float]:
+    """Return what the follower used that used most; nothing in a cluster of one node."""
+    return sorted(each for name, each in used.items() if name not in (leader, ECHO))[-1:]
 
 
 def throughput(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
@@ -128,11 +98,15 @@ def _processor_times(
     found: loads.MeasuredRates, leader: str, used_us: Mapping[str, float]
 ) -> list[Figure]:
     count = len(found.put_took)
-    follower_us = max(us for name, us in used_us.items() if name not in (leader, ECHO))
+    client_us = 1e6 * found.put_cpu_s / count
     echo = {ECHO: used_us[ECHO] / found.echo_count}
     return [
         Figure("cpu_leader", "- CPU a PUT, leader", used_us[leader] / count, "µs", echo),
-        Figure("cpu_follower", "- CPU a PUT, follower", follower_us / count, "µs", echo),
+        *(
+            Figure("cpu_follower", "- CPU a PUT, follower", us / count, "µs", echo)
+            for us in _busiest_follower(used_us, leader)
+        ),
+        Figure("cpu_client", "- CPU a PUT, client", client_us, "µs", echo),
     ]
 
 
@@ -182,40 +156,6 @@ def batches(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     ]
 
 
-def groups(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
-    """Measure workers that share a topic; beside NATS' pull consumer, if that is asked for."""
-    endpoints, topic = stage.endpoints(), "groups"
-    stage.cluster.upgrade()
-    stage.call(work_loads.make_group, endpoints, topic)
-    sent: loads.Stream = stage.call(loads.produce, endpoints, topic, plan.seconds / 4)
-    own = _worked(stage, work_loads.work, endpoints, topic, sent.count)
-    against: dict[str, float] = {}
-    if NATS in plan.peers:
-        with brokers.running(NATS, stage.directory / "peers" / "nats-groups") as theirs:
-            count = stage.call(work_loads.fill_nats, theirs, topic, min(sent.count, FILLED_MAX))
-            rate = _worked(stage, work_loads.work_nats, theirs, topic, count)
-        against[f"nats, pull consumer ({brokers.BROKERS[NATS].durability})"] = rate
-    title = f"a group of {work_loads.WORKERS} workers, acknowledged"
-    sent_per_s = {PRODUCER: sent.count / (sent.ended_s - sent.began_s)}
-    return [Figure("group_rate", title, own, "/s", against | sent_per_s)]
-
-
-def _worked(
-    stage: BenchStage, load: Callable[..., None], endpoints: list[str], topic: str, count: int
-) -> float:
-    """Have workers do all that waits; return how much a second, from the first ask to the last."""
-    workers = [stage.start(load, endpoints, topic) for _ in range(work_loads.WORKERS)]
-    for worker in workers:
-        worker.result(stage.shown)
-    came: list[loads.Stream] = [worker.result(stage.shown) for worker in workers]
-    for worker in workers:
-        stage.end(worker)
-    did = [each for each in came if each.count]
-    if sum(each.count for each in did) != count:
-        raise BenchError(f"{count} publications waited, {sum(one.count for one in did)} were done")
-    return count / (max(each.ended_s for each in did) - min(each.began_s for each in did))
-
-
 def delivery(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure how long a waiting subscriber waits."""
     found: loads.Deliveries = stage.call(
@@ -235,11 +175,13 @@ def memory(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure the nodes' resident memory as it is now."""
     leader = stage.leader()[0]
     nodes = stage.resident_mib()
-    followers = [mib for name, mib in nodes.items() if name != leader]
     echo = {ECHO_MEMORY: resident_mib(stage.echo_process.pid)}
     return [
         Figure("memory_leader", "memory, leader", nodes[leader], "MiB", echo),
-        Figure("memory_follower", "memory, follower", max(followers), "MiB", echo),
+        *(
+            Figure("memory_follower", "memory, follower", mib, "MiB", echo)
+            for mib in _busiest_follower(nodes, leader)
+        ),
     ]
 
 
@@ -316,21 +258,65 @@ def _echo_starts(stage: BenchStage) -> list[float]:
     return took
 
 
+# What is compared at several sizes, under names that say which load it is of.
+COMPARED: Final[Mapping[str, str]] = {
+    "put_latency": "PUT, one under way",
+    "put_cpu_leader": "CPU a PUT, one under way, leader",
+    "put_cpu_follower": "CPU a PUT, one under way, follower",
+    "put_rate": "PUT, 64 clients",
+    "cpu_leader": "CPU a PUT, 64 clients, leader",
+    "cpu_follower": "CPU a PUT, 64 clients, follower",
+    "delivery": "PUT to delivered",
+    "memory_leader": "memory, leader",
+    "restart": "follower's restart",
+}
+
+
+def _compared(
+    stage: BenchStage, plan: BenchPlan, runs: Sequence[Callable[..., Sequence[Result]]]
+) -> list[Figure]:
+    """Return what `runs` say that is compared."""
+    found = [each for run in runs for each in run(stage, plan)]
+    return [
+        replace(each, title=COMPARED[each.name])
+        for each in found
+        if isinstance(each, Figure) and each.name in COMPARED
+    ]
+
+
+def nodes(stage: BenchStage, plan: BenchPlan) -> list[Result]:
+    """Measure clusters of 1, 3 and 5 nodes."""
+
+    def measured(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
+        return _compared(stage, plan, (latency, throughput))
+
+    return curves.nodes(stage, plan, measured)
+
+
+def backlogs(stage: BenchStage, plan: BenchPlan) -> list[Result]:
+    """Measure clusters with backlogs."""
+
+    def measured(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
+        return _compared(stage, plan, (latency, throughput, delivery, memory, restart))
+
+    return curves.backlogs(stage, plan, measured)
+
+
 @dataclass(frozen=True)
 class Measure:
-    """A row of the table: `expected_s` says how long `run` takes with a plan."""
+    """A row of the table: `expected_s` says how long `run` takes with a plan.
+
+    `is_asked`: whether a plan asks for it without its name.
+    """
 
     title: str
     expected_s: Callable[[BenchPlan], float]
-    run: Callable[[BenchStage, BenchPlan], list[Figure]]
+    run: Callable[[BenchStage, BenchPlan], Sequence[Result]]
+    is_asked: Callable[[BenchPlan], bool] = lambda plan: True
 
 
-def _groups_s(plan: BenchPlan) -> float:
-    return plan.seconds / 2 + 2 * PEER_START_S_EXPECTED * (NATS in plan.peers)
-
-
-def _peers_s(plan: BenchPlan) -> float:
-    return (plan.seconds + PEER_START_S_EXPECTED) * (1 + len(plan.peers))
+def _is_plotted(plan: BenchPlan) -> bool:
+    return plan.is_plotted
 
 
 # In this order: what waits for one PUT comes before the loads that leave a backlog, memory after
@@ -340,10 +326,15 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "delivery": Measure("a waiting subscriber", lambda plan: plan.seconds / 2, delivery),
     "throughput": Measure("64 PUTs under way", lambda plan: plan.seconds, throughput),
     "joined": Measure("many callers of one client", lambda plan: plan.seconds, joined),
-    PEERS: Measure("others' brokers", _peers_s, peers),
+    PEERS: Measure("others' brokers", beside.peers_s, beside.peers, lambda plan: bool(plan.peers)),
+    "rates": Measure("fixed rates", curves.rates_s, curves.rates, _is_plotted),
+    "topics": Measure("many topics", lambda plan: plan.seconds + 6, curves.topics, _is_plotted),
+    "fanout": Measure("many subscribers", lambda plan: plan.seconds, curves.fanout, _is_plotted),
     "batches": Measure("producer to subscriber", lambda plan: plan.seconds, batches),
-    "groups": Measure("workers of a group", _groups_s, groups),
+    "groups": Measure("workers of a group", lambda plan: plan.seconds / 2, beside.groups),
     "memory": Measure("memory", lambda plan: 0.1, memory),
     "failover": Measure("killing leaders", lambda plan: plan.kills * ONE_KILL_S_EXPECTED, failover),
     "restart": Measure("restarts", lambda plan: 8.0, restart),
+    "nodes": Measure("1, 3 and 5 nodes", curves.nodes_s, nodes, _is_plotted),
+    "backlogs": Measure("backlogs", curves.backlogs_s, backlogs, _is_plotted),
 }

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -89,11 +89,21 @@ def _run(reports: Connection, function: Callable[..., None], arguments: Sequence
 class BenchStage:
     """A running cluster and an echo below `directory`; all that was started ends with it.
 
-    With `keys` the loads have the cluster's key from their environment, as this process then has.
+    With `keys` the loads have the cluster's key from their environment, as this process then has
+    until the end. `settings`: of every node.
     """
 
-    def __init__(self, directory: Path, shown: Display, keys: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        shown: Display,
+        keys: bool,
+        nodes: int = NODES,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.directory, self.shown, self._keys = directory, shown, keys
+        self._nodes, self._settings = nodes, settings
+        self._key_before = os.environ.get(VARIABLE)
         directory.mkdir(parents=True, exist_ok=True)
         self.cluster = LocalCluster(directory / "cluster")
         self._loads: list[Load[Any]] = []
@@ -101,11 +111,12 @@ class BenchStage:
     def __enter__(self) -> Self:
         try:
             self.cluster.directory.mkdir()
-            self.cluster.create(NODES, keys=self._keys)
+            self.cluster.create(self._nodes, settings=self._settings, keys=self._keys)
             if self.cluster.key is not None:
                 os.environ[VARIABLE] = str(self.cluster.key)
             self.cluster.start_all()
             self.cluster.wait_for_leader()
+            self.cluster.begin_at_newest_level()  # as `flotilla-cluster up` does
             self.echo_process: Load[str] = self.start(wire.serve_echo)
             self.echo = self.echo_process.result(self.shown)
         except BaseException:
@@ -124,8 +135,9 @@ class BenchStage:
     def _end(self) -> None:
         for load in self._loads:
             load.end()
-        if self._keys:
-            os.environ.pop(VARIABLE, None)
+        os.environ.pop(VARIABLE, None)
+        if self._key_before is not None:
+            os.environ[VARIABLE] = self._key_before
         if self.cluster.exists():
             self.cluster.down(DOWN_PATIENCE_S)
 
@@ -135,10 +147,18 @@ class BenchStage:
         self._loads.append(load)
         return load
 
-    def call(self, function: Callable[..., None], *arguments: Any) -> Any:
+    def another(
+        self, name: str, nodes: int = NODES, settings: Mapping[str, Any] | None = None
+    ) -> BenchStage:
+        """Return the stage of another cluster below this one's directory, with keys as it has."""
+        return BenchStage(self.directory / name, self.shown, self._keys, nodes, settings)
+
+    def call(
+        self, function: Callable[..., None], *arguments: Any, seconds_max: float = LOAD_S_MAX
+    ) -> Any:
         """Run a load and return what it reports."""
         load = self.start(function, *arguments)
-        result = load.result(self.shown)
+        result = load.result(self.shown, seconds_max)
         self.end(load)
         return result
 

@@ -120,15 +120,21 @@ def check_stored(caller: RequestSocket, topic: str, count: int) -> None:
         raise BenchError(f"{topic}: {count} publications were acknowledged, {stored} stored")
 
 
-def wait(callers: Sequence[RequestSocket]) -> list[RequestSocket]:
-    """Return those of `callers` that a reply has come for, at least one. Raises BenchError."""
-    poller = zmq.Poller()
-    for caller in callers:
-        poller.register(caller.socket, zmq.POLLIN)
-    ready = {socket for socket, _ in poller.poll(REPLY_MS_MAX)}
-    if not ready:
-        raise BenchError(f"no reply within {REPLY_MS_MAX / 1000:g} s")
-    return [caller for caller in callers if caller.socket in ready]
+class ReplyPoller:
+    """Says who of `callers` has a reply."""
+
+    def __init__(self, callers: Sequence[RequestSocket]) -> None:
+        self._poller = zmq.Poller()
+        self._callers: dict[Any, RequestSocket] = {caller.socket: caller for caller in callers}
+        for socket in self._callers:
+            self._poller.register(socket, zmq.POLLIN)
+
+    def wait(self) -> list[RequestSocket]:
+        """Return those that a reply has come for, at least one. Raises BenchError for none."""
+        ready = self._poller.poll(REPLY_MS_MAX)
+        if not ready:
+            raise BenchError(f"no reply within {REPLY_MS_MAX / 1000:g} s")
+        return [self._callers[socket] for socket, _ in ready]
 
 
 def call_in_turn(caller: RequestSocket, make: Callable[[], Frames], seconds: float) -> list[float]:
@@ -173,6 +179,24 @@ def call_at_once(
                 caller.send(make())
                 sent_at[socket] = now
     return took, time.perf_counter() - began
+
+
+def ask_all(callers: Sequence[RequestSocket], requests: Sequence[Request]) -> list[Reply]:
+    """Ask a node all `requests`, one of each caller under way; return the replies in their order.
+
+    Raises BenchError for anything but ACKs.
+    """
+    replies: list[Reply] = []
+    for first in range(0, len(requests), len(callers)):
+        part = requests[first : first + len(callers)]
+        for caller, request in zip(callers, part, strict=False):
+            caller.send(encode_request(request))
+        for caller, _ in zip(callers, part, strict=False):
+            try:
+                replies.append(decode_reply(caller.receive()))
+            except ProtocolError as error:
+                raise BenchError(error.message) from None
+    return replies
 
 
 def serve_echo(report: Callable[[str], None]) -> None:

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Self
 
 import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from chaos.bench import broker_loads, brokers
+from chaos.bench import broker_clients, broker_loads, brokers, curve_loads, curves
+from chaos.bench.broker_clients import CLIENTS
+from chaos.bench.brokers import BROKERS
 from chaos.bench.cli import bench
-from chaos.bench.figures import BenchError, Figure, SampleSpread, quantile, timed
+from chaos.bench.curve_loads import at_rate
+from chaos.bench.figures import BenchError, Curve, Figure, SampleSpread, quantile, timed
 from chaos.bench.loads import END, PUBLICATION
-from chaos.bench.machine import Processors
+from chaos.bench.machine import Machine, Processors
 from chaos.bench.measures import MEASURES, PEERS
+from chaos.bench.page import page
+from chaos.bench.plan import BenchPlan
+from chaos.bench.report import BenchReport, document
 
 
 def run(*arguments: str) -> Result:
@@ -64,7 +77,16 @@ def test_publications_are_100_bytes_and_the_last_one_is_told_apart() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--seconds", "0"), ("--seconds", "31"), ("--kills", "0"), ("--only", "nothing"), ("extra",)],
+    [
+        ("--seconds", "0"),
+        ("--seconds", "31"),
+        ("--kills", "0"),
+        ("--only", "nothing"),
+        ("extra",),
+        ("--backlogs", "-1"),
+        ("--backlogs", "some"),
+        ("--backlogs", "0,32769"),
+    ],
     ids=" ".join,
 )
 def test_arguments_out_of_bounds_are_refused_before_anything_starts(
@@ -82,21 +104,37 @@ def test_help_names_every_measure() -> None:
     assert all(name in result.output for name in MEASURES)
 
 
+@pytest.mark.parametrize("name", BROKERS)
 def test_a_broker_whose_program_is_missing_is_told_with_what_brings_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(brokers, "SYSTEM_PATHS", str(tmp_path))
-    result = run("--only=memory", f"--dir={tmp_path / 'runs'}", "--peers=etcd")
+    monkeypatch.setattr(brokers.Rabbit, "program", str(tmp_path / "rabbitmq-server"))
+    result = run("--only=memory", f"--dir={tmp_path / 'runs'}", f"--peers={name}")
     assert result.exit_code == 2
-    assert "apt-get install etcd-server" in result.output
+    assert f"apt-get install {BROKERS[name].package}" in result.output
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("name", "module"), [("nats", "nats"), ("rabbitmq", "aio_pika")])
+def test_a_broker_whose_client_is_missing_is_told_with_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+
+    async def connect() -> None:
+        async with CLIENTS[name](["127.0.0.1:1"], "topic"):
+            raise AssertionError("it connects")
+
+    with pytest.raises(BenchError, match=f"pip install {module.replace('_', '-')}"):
+        asyncio.run(connect())
 
 
 def test_a_broker_of_no_known_name_and_peers_that_nobody_named_are_refused(tmp_path: Path) -> None:
     result = run("--only=memory", f"--dir={tmp_path}", "--peers=kafka", "--peers=nats")
     assert result.exit_code == 2
-    assert "there are nats, etcd" in result.output
+    assert "there are nats, rabbitmq, etcd" in result.output
     result = run("--only=peers", f"--dir={tmp_path}")
     assert result.exit_code == 2
     assert "--peers" in result.output
@@ -111,68 +149,267 @@ def test_a_broker_that_does_not_start_is_told_with_what_it_said(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with (
         pytest.raises(BenchError, match=r"nats does not start.*no such option"),
-        brokers.running("nats", tmp_path / "nats"),
+        brokers.RunningBroker("nats", tmp_path / "nats"),
     ):
         raise AssertionError("it runs")
 
 
 def test_a_young_cluster_s_lost_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_loads, "ATTEMPT_S_MAX", 0.01)
+    monkeypatch.setattr(broker_clients, "ATTEMPT_S_MAX", 0.01)
+    monkeypatch.setattr(broker_clients, "LEADER_LOOK_S", 0.001)
     asked = 0
 
-    async def ready() -> bool:
+    async def attempt() -> int:
         nonlocal asked
         asked += 1
         if asked == 1:
             await asyncio.Event().wait()  # its request was lost: no answer will come
-        return asked == 3
+        if asked == 2:
+            raise KeyError("no leader yet")
+        return asked
 
-    asyncio.run(broker_loads.await_leader("nats", ready))
-    assert asked == 3
+    assert asyncio.run(broker_clients.await_taken("nats", attempt, (KeyError,))) == 3
 
 
 def test_a_cluster_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_loads, "ATTEMPT_S_MAX", 0.01)
-    monkeypatch.setattr(broker_loads, "LEADER_S_MAX", 0.05)
+    monkeypatch.setattr(broker_clients, "ATTEMPT_S_MAX", 0.01)
+    monkeypatch.setattr(broker_clients, "LEADER_S_MAX", 0.05)
+    monkeypatch.setattr(broker_clients, "LEADER_LOOK_S", 0.001)
 
-    async def ready() -> bool:
+    async def attempt() -> bool:
         return await asyncio.Event().wait()
 
     with pytest.raises(BenchError, match="nats has no leader"):
-        asyncio.run(broker_loads.await_leader("nats", ready))
+        asyncio.run(broker_clients.await_taken("nats", attempt, ()))
 
 
-@pytest.mark.needs("nats-server")
-def test_nats_is_measured_beside_ours_and_ended(tmp_path: Path) -> None:
-    report, parent = tmp_path / "figures.json", tmp_path / "runs"
-    result = run("--only=peers", "--peers=nats", "--seconds=1", f"--json={report}",
-                 f"--dir={parent}")  # fmt: skip
-    assert result.exit_code == 0, result.output
-    figures = {each["name"]: each for each in orjson.loads(report.read_bytes())["figures"]}
-    for name in ("beside_latency", "beside_rate"):
-        [(title, beside)] = figures[name]["against"].items()
-        assert title.startswith("nats (")
-        assert "fsync" in title
-        assert beside["value"] > 0
-    assert list(parent.iterdir()) == []
+def test_what_a_kill_lost_is_attempted_again_and_only_what_began_after_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first attempt after the kill is lost with the leader; the second is refused."""
+    monkeypatch.setattr(broker_loads, "KILL_DELAY_S", (0.0, 0.0))
+    monkeypatch.setattr(broker_loads, "ATTEMPT_EVERY_S", 0.01)
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    class Client(FakeBroker):
+        async def publish(self) -> None:
+            self.published += 1
+            if self.published == 2:
+                assert sleeper.wait(60) == -signal.SIGKILL
+                await asyncio.Event().wait()
+            if self.published == 3:
+                raise BenchError("no leader")
+
+    client = Client()
+    try:
+        gap_s = asyncio.run(broker_loads._measure_killed(client, sleeper.pid, 1))
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert client.published == 4
+    assert gap_s > 0
 
 
-@pytest.mark.needs("nats-server")
-def test_a_group_is_measured_beside_their_pull_consumer(tmp_path: Path) -> None:
-    report, parent = tmp_path / "figures.json", tmp_path / "runs"
-    result = run("--only=groups", "--peers=nats", "--seconds=1", f"--json={report}",
-                 f"--dir={parent}")  # fmt: skip
-    assert result.exit_code == 0, result.output
-    [figure] = orjson.loads(report.read_bytes())["figures"]
-    assert figure["value"] > 0
-    assert any(title.startswith("nats, pull consumer") for title in figure["against"])
-    assert list(parent.iterdir()) == []
+def test_a_reader_who_misses_a_publication_is_no_rate() -> None:
+    class Reader(FakeBroker):
+        async def read(self) -> AsyncIterator[int]:
+            yield self.published - 1
+
+    with pytest.raises(BenchError, match="publications waited"):
+        asyncio.run(broker_loads._read(Reader(), 0.01))
+
+
+def test_a_late_answer_counts_for_all_that_were_scheduled_behind_it() -> None:
+    """50 at 1,000/s of a broker that stands still for 100 ms: each waits for 50 ms or more."""
+
+    class Standing(FakeBroker):
+        async def publish(self) -> None:
+            self.published += 1
+            if self.published == 1:
+                time.sleep(0.1)  # nobody sends in the meantime: what others call no latency
+
+    step = asyncio.run(at_rate(Standing(), 1_000, 0.05))
+    assert step.spread.samples == 50
+    assert step.spread.median >= 0.06
+    assert not step.keeps_up
+    assert sum(step.classes.values()) == 50
+
+
+def test_a_rate_that_nobody_answers_in_time_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve_loads, "OUTSTANDING_MAX", 5)
+    waits = asyncio.Event()
+
+    class Silent(FakeBroker):
+        async def publish(self) -> None:
+            self.published += 1
+            if self.published == 5:
+                waits.set()
+            await waits.wait()
+
+    step = asyncio.run(at_rate(Silent(), 100_000, 1.0))
+    assert step.spread.samples < 100_000
+    assert not step.keeps_up
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 1e-4, 0.001, 0.0011, 0.5, 1.0, 7.3])
+def test_a_duration_s_class_ends_at_it_or_a_fifth_above(seconds: float) -> None:
+    end_s = curve_loads.class_end_s(curve_loads.duration_class(seconds))
+    assert seconds <= end_s * (1 + 1e-9)
+    assert end_s < seconds * 2 ** (1 / curve_loads.CLASSES_TO_A_DOUBLING) * (1 + 1e-9)
+
+
+def test_sizes_are_compared_with_one_of_them_figure_by_figure() -> None:
+    found = {
+        1: [Figure("rate", "PUT", 30.0, "/s")],
+        3: [Figure("rate", "PUT", 20.0, "/s"), Figure("cpu", "CPU", 5.0, "µs")],
+        5: [Figure("rate", "PUT", 10.0, "/s"), Figure("cpu", "CPU", 7.0, "µs")],
+    }
+    rows = curves.of_sizes(found, 3, "node", "nodes")
+    assert [(row.name, row.title, row.ratio("3 nodes")) for row in rows] == [
+        ("nodes_1_rate", "1 node: PUT", 1.5),
+        ("nodes_5_rate", "5 nodes: PUT", 0.5),
+        ("nodes_5_cpu", "5 nodes: CPU", 1.4),
+    ]
+    by_unit = {each.y: each.lines for each in curves.cost_curves(found, "nodes", "nodes", "Cost")}
+    assert by_unit == {
+        "/s": {"PUT": [(1, 30.0), (3, 20.0), (5, 10.0)]},
+        "µs": {"CPU": [(3, 5.0), (5, 7.0)]},
+    }
+
+
+def test_a_page_stands_alone_and_escapes_what_is_in_it() -> None:
+    machine = Machine(2, "<cpu>", "Linux", "CPython", {}, (0.0, 0.0, 0.0))
+    points = [(1.0, 2.0), (3.0, 4.0)]
+    drawn = [
+        Curve("first", "<b>first</b>", "x", "y", {"<i>one</i>": points}, is_log=True),
+        Curve("second", "second", "x", "y", {"two": points}, is_bars=True),
+    ]
+    figure = Figure("rate", "a <rate>", 1234.5, "/s", {"nats": 2469.0})
+    report = BenchReport(machine, BenchPlan(1.0, 1, 7, ("nats",)), [figure], drawn, 1.0, 0.0)
+    text = page(report)
+    assert text.count("plotly.js v") == 1, "its script is in the page, once"
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", text)
+    assert 'id="first"' in text
+    assert 'id="second"' in text
+    own = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert "<b>" not in own
+    assert "<rate>" not in own
+    assert "<cpu>" not in own
+    assert "<td>nats</td><td>2,469 /s</td><td>0.50×</td>" in own
+    assert "nats: an answer says" in own
+    assert [each["lines"] for each in document(report)["curves"]] == [
+        {"<i>one</i>": [[1.0, 2.0], [3.0, 4.0]]},
+        {"two": [[1.0, 2.0], [3.0, 4.0]]},
+    ]
+
+
+def test_a_page_without_plotly_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    result = run("--only=memory", f"--dir={tmp_path / 'runs'}", f"--html={tmp_path / 'page'}")
+    assert result.exit_code == 1
+    assert "plotly is missing" in result.output
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # 15 nodes, started one cluster after the other
+def test_costs_at_several_sizes_are_figures_curves_and_a_page(tmp_path: Path) -> None:
+    report, parent, drawn = tmp_path / "figures.json", tmp_path / "runs", tmp_path / "page.html"
+    names = ("rates", "topics", "fanout", "nodes", "backlogs")
+    result = run("--seconds=0.5", "--backlogs=0,1", f"--json={report}", f"--html={drawn}",
+                 f"--dir={parent}", *(f"--only={name}" for name in names))  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = orjson.loads(report.read_bytes())
+    figures = {each["name"]: each for each in found["figures"]}
+    assert {"rate_latency", "topics_1000_put_rate", "fanout_100_rate", "nodes_1_put_rate"} < {
+        *figures
+    }
+    assert {"nodes_5_cpu_leader", "backlog_1_restart", "backlog_1_get"} < {*figures}
+    for figure in figures.values():
+        assert figure["value"] > 0, figure
+    text = drawn.read_text()
+    for curve in found["curves"]:
+        assert f'id="{curve["name"]}"' in text
+        assert all(len(line) > 0 for label, line in curve["lines"].items() if "p99" not in label)
+    assert list(parent.iterdir()) == []
+
+
+class FakeBroker:
+    """A broker's client of a broker that takes all at once."""
+
+    published = 0
+
+    async def prepare(self) -> None: ...
+
+    async def leader(self) -> str:
+        return "tcp://127.0.0.1:1"
+
+    async def publish(self) -> None:
+        self.published += 1
+        await asyncio.sleep(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("nats", marks=pytest.mark.needs("nats-server")),
+        pytest.param("rabbitmq", marks=pytest.mark.needs("rabbitmq-server")),
+        pytest.param("etcd", marks=pytest.mark.needs("etcd")),
+    ],
+)
+@pytest.mark.timeout(300)  # three of Erlang's nodes, started and one of them again, beside others
+def test_each_broker_is_measured_beside_ours_and_ended(tmp_path: Path, name: str) -> None:
+    report, parent = tmp_path / "figures.json", tmp_path / "runs"
+    result = run("--only=peers", f"--peers={name}", "--seconds=1", "--kills=1", "--seed=1",
+                 f"--json={report}", f"--dir={parent}")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = orjson.loads(report.read_bytes())
+    figures = {each["name"]: each for each in document["figures"]}
+    rows = {"beside_latency", "beside_rate", "beside_rate_many", "beside_connections",
+            "beside_producer", "beside_killed"}  # fmt: skip
+    reading = {"beside_read", "beside_group"}
+    assert rows | reading == set(figures)
+    for figure in figures.values():
+        assert figure["value"] > 0, figure
+        compared = set() if name == "etcd" and figure["name"] in reading else {name}
+        assert set(figure["against"]) == compared, figure
+        assert all(other["value"] > 0 for other in figure["against"].values()), figure
+    assert "disk" in document["promises"]["flotilla"]
+    assert "fsync" in document["promises"][name]
+    assert list(parent.iterdir()) == []
+    assert processes_below(parent) == set()
+
+
+BROKERS_PROCESSES = {"nats-server", "etcd", "beam.smp", "epmd", "erl_child_setup", "inet_gethost"}
+
+
+def processes_below(directory: Path) -> set[str]:
+    """Return the brokers' processes whose arguments or environment name `directory`."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (process / "comm").read_text().strip()
+            said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if name in BROKERS_PROCESSES and str(directory).encode() in said:
+            found.add(f"{process.name} {name}")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # eight loads: two minutes where others use the processors too
 def test_a_short_run_measures_a_real_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
     report, parent = tmp_path / "figures.json", tmp_path / "runs"
-    only = [f"--only={name}" for name in MEASURES if name not in ("restart", PEERS)]
+    elsewhere = {"restart", PEERS, "rates", "topics", "fanout", "nodes", "backlogs"}
+    only = [f"--only={name}" for name in MEASURES if name not in elsewhere]
     result = run("--seconds=1", "--kills=1", "--seed=1", f"--json={report}", f"--dir={parent}",
                  *only)  # fmt: skip
     assert result.exit_code == 0, result.output
