@@ -139,7 +139,7 @@ def status(directory: Path) -> None:
     cluster = LocalCluster(directory)
     _print_table(cluster)
     if cluster.leader() is None:
-        raise LocalError("no node leads")
+        raise _no_leader(cluster)
 
 
 @commands.command()
@@ -258,14 +258,24 @@ def _meant(cluster: LocalCluster, node: str, everyone: list[str]) -> list[str]:
     """Return the names that NODE stands for. Raises LocalError when it stands for none."""
     if node == ALL:
         if not everyone:
-            raise LocalError("no node runs")
+            raise LocalError("no node runs: `flotilla-cluster restart all` starts them")
         return everyone
     if node != LEADER:
         return [node]
     leader = cluster.leader()
     if leader is None:
-        raise LocalError("no node leads")
+        raise _no_leader(cluster)
     return [leader]
+
+
+def _no_leader(cluster: LocalCluster) -> LocalError:
+    dead = [node.name for node in cluster.nodes() if node.pid is None]
+    if not dead:
+        return LocalError("no node leads: an election is under way; ask again")
+    return LocalError(
+        f"no node leads; dead: {', '.join(dead)}. `flotilla-cluster restart NODE` starts one of"
+        " them, `restart all` all"
+    )
 
 
 def _take_stop_signals_as_ctrl_c() -> None:

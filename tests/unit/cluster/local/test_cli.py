@@ -160,7 +160,10 @@ def test_kill_and_restart_take_leader_and_all_for_names(directory: Path) -> None
     assert len(cluster.pids()) == 2
     assert _run("kill", "--dir", directory, "all").output.count("SIGKILL") == 2
     assert cluster.pids() == {}
-    for word, problem in (("leader", "no node leads"), ("all", "no node runs")):
+    all_dead = r"no node leads; dead: n1, n2, n3\. `flotilla-cluster restart NODE` starts one"
+    with pytest.raises(LocalError, match=all_dead):
+        _run("status", "--dir", directory)
+    for word, problem in (("leader", all_dead), ("all", "no node runs: `flotilla-cluster restart")):
         with pytest.raises(LocalError, match=problem):
             _run("kill", "--dir", directory, word)
     assert _run("restart", "--dir", directory, "all").output.count("pid") == 3
