@@ -277,10 +277,11 @@ class RunningBroker:
             time.sleep(LOOK_S)
 
     def _end(self) -> None:
-        """End the nodes first, then what they need."""
+        """End the nodes first, then what they need; remove what they leave: others run after."""
         nodes = {node.port for node in self._nodes}
         for is_node in (True, False):
             _end([each for port, each in self._processes.items() if (port in nodes) == is_node])
+        shutil.rmtree(self._directory)
 
 
 def _port(endpoint: str) -> int:

@@ -154,6 +154,15 @@ def test_a_broker_that_does_not_start_is_told_with_what_it_said(
         raise AssertionError("it runs")
 
 
+@pytest.mark.needs("nats-server")
+def test_a_broker_may_run_again_in_the_same_run(tmp_path: Path) -> None:
+    for _ in range(2):  # as for `peers` and for `rates`
+        with brokers.RunningBroker("nats", tmp_path / "peers" / "nats") as broker:
+            assert len(broker.endpoints) == 3
+        assert list((tmp_path / "peers").iterdir()) == []
+        assert processes_below(tmp_path) == set()
+
+
 def test_a_young_cluster_s_lost_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_clients, "ATTEMPT_S_MAX", 0.01)
     monkeypatch.setattr(broker_clients, "LEADER_LOOK_S", 0.001)
