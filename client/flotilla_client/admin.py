@@ -24,7 +24,7 @@ from flotilla_client.client import Client
 from flotilla_client.errors import BY_CODE, FlotillaError, Unavailable, UnknownTopic
 from flotilla_client.old_names import deadline_of
 from flotilla_client.operations import Ask, Steps, check_client_id, check_topic
-from flotilla_client.policies import parse_keep
+from flotilla_client.policies import AMOUNT_MAX, parse_keep
 from flotilla_client.protocol import ProtocolError, Request
 from flotilla_client.retry import Done
 from flotilla_client.rows import (
@@ -44,6 +44,7 @@ from flotilla_client.rows import (
     TopicPurged,
     UserInfo,
 )
+from flotilla_client.work import check_group
 
 Body = dict[str, Any]  # of a request or a reply, as docs/protocol.md has it
 _Place = tuple[str, str]
@@ -74,6 +75,8 @@ class Admin:
     @classmethod
     def over(cls, client: Client) -> Self:
         """Return one that asks by a client's connections, which stay the caller's to close."""
+        if not isinstance(client, Client):
+            raise TypeError(f"client is a Client, not {type(client).__name__}")
         made = cls.__new__(cls)
         made._client, made._deadline_ms = client, client._session.deadline_ms
         return made
@@ -180,10 +183,10 @@ class Admin:
 
     def remove_user(self, name: str) -> bool:
         """Forget a user; its principal may what `*` may. Returns whether there was one."""
-        return bool(self._act(protocol.REMOVE_USER, user=name)["removed"])
+        return bool(self._act(protocol.REMOVE_USER, user=checks.text("name", name))["removed"])
 
     def _change(self, act: str, name: str, rights: Body) -> UserInfo:
-        return UserInfo.of(self._act(act, user=name, **rights)["user"])
+        return UserInfo.of(self._act(act, user=checks.text("name", name), **rights)["user"])
 
     def _act(self, act: str, topic: str = "", client_id: str = "", **about: Any) -> Body:
         """Have an act carried out once; return what it came to."""
@@ -218,7 +221,7 @@ class Admin:
 
         Returns whether there was one. Raises Unsupported below feature level 4.
         """
-        check_topic(topic)
+        check_group(topic, group)
         return bool(self._act(protocol.DROP_GROUP, topic, group=group)["was_subscribed"])
 
     def seek_group(self, topic: str, group: str, start: str | int | datetime) -> int:
@@ -227,7 +230,7 @@ class Admin:
         What its workers have in hand is nobody's any more, so their leases are lost; what was done
         may so be given again. Raises NotSubscribed, Gap, and Unsupported below feature level 5.
         """
-        check_topic(topic)
+        check_group(topic, group)
         begin = checks.start(start)
         return int(self._act(protocol.SEEK_GROUP, topic, group=group, start=begin)["last_id"])
 
@@ -249,6 +252,7 @@ class Admin:
         check_topic(topic)
         if last_id is None:
             last_id = self.end_of(topic)
+        checks.integer("last_id", last_id, 0, protocol.INTEGER_MAX)
         return TopicPurged.of(self._act(protocol.PURGE, topic, last_id=last_id))
 
     def end_of(self, topic: str) -> int:
@@ -319,11 +323,11 @@ class Admin:
             raise TypeError(f"keep is a text, such as '7d', not {type(keep).__name__}")
         parts: Body = {} if keep is None else parse_keep(keep)
         if max_bytes is not None:
-            parts["max_bytes"] = max_bytes
+            parts["max_bytes"] = checks.integer("max_bytes", max_bytes, 0, AMOUNT_MAX)
         if when_full is not None:
-            parts["when_full"] = when_full
+            parts["when_full"] = checks.text("when_full", when_full)
         if dead_letter is not None:
-            parts["dead_letter"] = dead_letter
+            parts["dead_letter"] = checks.text("dead_letter", dead_letter)
         return TopicPolicySet.of(self._act(act, name, policy=parts))
 
     def show_topic(self, name: str) -> TopicDetails:
@@ -338,7 +342,8 @@ class Admin:
         UnknownTopic.
         """
         check_topic(name)
-        return TopicDeleted.of(self._act(protocol.DELETE_TOPIC, name, ends=ends_subscriptions))
+        ends = checks.flag("ends_subscriptions", ends_subscriptions)
+        return TopicDeleted.of(self._act(protocol.DELETE_TOPIC, name, ends=ends))
 
     # --- what was done ---
 
@@ -354,7 +359,8 @@ class Admin:
         Raises NotReady if that node is away or behind, and Unavailable if it does not lead within
         the deadline: then the old leader goes on, or an election is under way.
         """
-        chosen = self._act(protocol.TRANSFER_LEADER, node=node or "")["node"]
+        asked = "" if node is None else checks.text("node", node)
+        chosen = self._act(protocol.TRANSFER_LEADER, node=asked)["node"]
 
         def leads() -> bool:
             try:
@@ -403,7 +409,8 @@ class Admin:
         return True
 
     def settings(self, endpoint: int) -> list[SettingInfo]:
-        """Return the settings in force on the node at an endpoint."""
+        """Return the settings in force on the node at an endpoint, an index into `endpoints`."""
+        checks.integer("endpoint", endpoint, 0, len(self._client.endpoints) - 1)
 
         def asking() -> Steps[tuple[str, Body]]:
             done = yield Ask(_request(protocol.SETTINGS), endpoint=endpoint)
@@ -415,16 +422,11 @@ class Admin:
 
 
 def _rights(publish: Sequence[str], subscribe: Sequence[str], observe: bool, admin: bool) -> Body:
-    lists = {"publish": publish, "subscribe": subscribe}
-    for name, patterns in lists.items():
-        if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
-            raise TypeError(f"{name} is a sequence of patterns, such as ['orders.*']")
-    for name, flag in (("observe", observe), ("admin", admin)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name} is True or False, not {flag!r}")
-    return {name: list(patterns) for name, patterns in lists.items()} | {
-        "observe": observe,
-        "admin": admin,
+    return {
+        "publish": checks.texts("publish", publish),
+        "subscribe": checks.texts("subscribe", subscribe),
+        "observe": checks.flag("observe", observe),
+        "admin": checks.flag("admin", admin),
     }
 
 

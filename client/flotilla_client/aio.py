@@ -520,12 +520,15 @@ class _Soon:
 
     def begin(self, call: Call, future: asyncio.Future[PutResult]) -> None:
         """Count a call until its future is done; who cancels that takes it back, if in time."""
-        self._unanswered.begin(call)
+        unanswered, size_bytes = self._unanswered, call.size_bytes
+        unanswered.count += 1
+        unanswered.size_bytes += size_bytes
 
         def done(future: asyncio.Future[PutResult]) -> None:
             if future.cancelled():
                 call.leave()
-            self._unanswered.end(call)
+            unanswered.count -= 1
+            unanswered.size_bytes -= size_bytes
             if self._change is not None:
                 _settle(self._change)
 
@@ -588,7 +591,8 @@ class AsyncClient:
                 name=name,
                 tracer=tracer,
             )
-            return _AsyncParts(session)
+            with session.closed_if_broken_off():
+                return _AsyncParts(session)
 
         self._parts = PerProcess(make, owned(state_dir, name))
         self._takes: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and group

@@ -58,6 +58,10 @@ def path(name: str, value: object, kind: str = "file") -> Path | None:
         raise TypeError(f"{name} is a path of text, not of {_kind(text)}")
     if not text or "\0" in text:
         raise ValueError(f"{name} is {text!r}, which names no {kind}")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is {text!r}, which names no {kind}: {error.reason}") from error
     return Path(text)
 
 
@@ -82,6 +86,29 @@ def start(value: object) -> str | int:
     if isinstance(value, str) and value not in (NEW, EARLIEST):
         raise ValueError(f"start is {value!r}: 'new', 'earliest' or an id is due")
     return value if isinstance(value, str) else integer("start", value, 1, INTEGER_MAX)
+
+
+def text(name: str, value: object) -> str:
+    """Return a text that UTF-8 can say."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a text, not {_kind(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is {value!r}: {error.reason}") from error
+    return value
+
+
+def texts(name: str, value: object) -> list[str]:
+    """Return a list of texts."""
+    return [text(f"what {name} lists", each) for each in several(name, value)]
+
+
+def flag(name: str, value: object) -> bool:
+    """Return True or False; what is only true or false by its truth is a mistake."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    return value
 
 
 def topic_name(value: object) -> str:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -31,18 +31,20 @@ from flotilla_client.batches import (
 )
 from flotilla_client.checks import Duration
 from flotilla_client.connection import (
+    CONNECT_MS_MAX,
     CONNECTION_LOST,
+    NO_REPLY,
     REQUESTS_QUEUED_MAX,
     EndpointSockets,
     with_endpoints,
 )
 from flotilla_client.errors import (
+    AlreadyReading,
     Busy,
     Closed,
     FlotillaError,
     RecordError,
     StateRequired,
-    TooLarge,
     TopicInUse,
     Unavailable,
 )
@@ -61,6 +63,7 @@ from flotilla_client.operations import (
     Steps,
     SubscribeResult,
     check_client_id,
+    check_name,
     check_topic,
     kept,
     new_nonce,
@@ -80,7 +83,6 @@ from flotilla_client.protocol import (
     BATCH_BYTES_MAX,
     INTEGER_MAX,
     LEVEL_MAX,
-    NAME_BYTES_MAX,
     Reply,
     encode_request,
 )
@@ -136,6 +138,7 @@ MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks
 GIVE_BACK_MS_MAX: Final = 2_000  # when a client is closed; what was leased would run out as well
 ANSWER_MS_MAX: Final = 1_000  # of a GET with a `timeout`: that much is left for its answer
 ANSWER_SHARE: Final = 0.25  # …or so much of it, if that is less
+CLOSE_MS: Final = CONNECT_MS_MAX + LOOK_MS  # `close` waits so long at least for its turn
 JOIN_MS: Final = 200  # behind the deadline: who publishes is told by whoever does it for all
 NOT_GIVEN_BACK: Final = "what this client has of group %r of %r is left to its leases: %s"
 NOT_TOLD: Final = "what client %r has acknowledged last, the cluster does not know: %s"
@@ -180,16 +183,13 @@ def _checked_name(name: object, state_dir: object) -> str:
         raise TypeError(f"a client's name is a text, not {type(name).__name__}")
     if state_dir is not None:
         raise ValueError("a state directory has its client's id: give `state_dir` or `name`")
-    check_client_id(name)
-    if len(name.encode()) > NAME_BYTES_MAX:
-        limit = {"limit": NAME_BYTES_MAX}
-        raise TooLarge(f"a client's name has {NAME_BYTES_MAX} bytes at most", details=limit)
+    check_name("name", "a client's name", name)
     return name
 
 
 def unheard_of(allow_unheard: bool) -> Unheard:
-    """Return what comes of a publication that nobody subscribes to."""
-    return "allow" if allow_unheard else "raise"
+    """Return what comes of a publication that nobody subscribes to. Raises TypeError."""
+    return "allow" if checks.flag("allow_unheard", allow_unheard) else "raise"
 
 
 def now_ms() -> float:
@@ -222,17 +222,14 @@ class Session:
         checks.integer("outbox_bytes_max", outbox_bytes_max, 1, INTEGER_MAX)
         directory = checks.directory("state_dir", state_dir)
         record = checks.directory("record", record)
+        if observer is not None and not isinstance(observer, Observer):
+            raise TypeError(f"observer has on_invoke and on_complete: {type(observer).__name__}")
         if observer is not None and record is not None:
             raise ValueError("a recording is an observer: give `observer` or `record`, not both")
         if rng is not None and not isinstance(rng, random.Random):
             raise TypeError(f"rng is a random.Random, not {type(rng).__name__}")
         self.key = key_file(key)
         self.spans = spans_of(tracer)
-        self.state = open_state(directory, outbox_bytes_max)
-        self._is_closed = False
-        self._recording = self._recorded_in(record)
-        heard_by = self._recording or observer or Silent()
-        self.operations = Operations(self.state, heard_by, new_nonce, self.name)
         self.producers: dict[str, Producer] = {}
         self.books: dict[tuple[str, str], LeaseBook] = {}  # by topic and group
         self.heard_ms: float | None = None
@@ -241,6 +238,14 @@ class Session:
         self._exchanges = 0
         self._name = f"{self._rng.getrandbits(64):016x}"
         self._joined: Joined
+        self._is_closed = False
+        self._recording: Recording | None = None
+        self.state = open_state(directory, outbox_bytes_max)
+        with self.closed_if_broken_off():
+            if record is not None:
+                observer = self._recording = Recording(record)
+            heard_by = Silent() if observer is None else observer
+            self.operations = Operations(self.state, heard_by, new_nonce, self.name)
 
     def exchange(self, ask: Ask, end_ms: float) -> Exchange:
         """Return the retry machine for a request of an operation that gives up at `end_ms`."""
@@ -500,7 +505,11 @@ class Session:
                 batch_bytes,
                 in_flight_max,
             )
-        except BaseException:  # no descriptor or no thread could be had, ctrl-C
+            producer.start()
+        except BaseException:  # no descriptor or no thread can be had, ctrl-C
+            broken_off = self.producers.pop(topic, None)
+            if broken_off is not None:
+                broken_off.give_up()
             turn.close()
             raise
         return producer
@@ -539,13 +548,22 @@ class Session:
         """
         self.begin_closing()
         try:
-            if is_done:
+            if is_done and not self.state.is_closed:
                 self.operations.readers.come_back(owner, None)
                 self.operations.go_on_behind_what_is_gone()
         finally:
             self.state.close()
             if self._recording is not None:
                 self._recording.close()
+
+    @contextmanager
+    def closed_if_broken_off(self) -> Iterator[None]:
+        """Close the session if its client can't be made: it would have the directory for ever."""
+        try:
+            yield
+        except BaseException:
+            self.close(this_thread(), is_done=False)
+            raise
 
     def last_words(self, owner: Owner, is_done: bool) -> Iterator[Steps[None]]:
         """Yield what a client has to say before it is closed: one by name has no other memory."""
@@ -554,13 +572,6 @@ class Session:
                 self.operations.readers.come_back(owner, None)
                 self.operations.go_on_behind_what_is_gone()
             yield self.operations.tell()
-
-    def _recorded_in(self, record: Path | None) -> Recording | None:
-        try:
-            return Recording(record) if record else None
-        except RecordError:
-            self.state.close()
-            raise
 
     def _check_free(self, topic: str) -> None:
         if topic in self.producers:
@@ -655,7 +666,8 @@ class Client:
                 tracer=tracer,
                 open_state=self._open_state,
             )
-            return _Parts(session, self._lead)
+            with session.closed_if_broken_off():
+                return _Parts(session, self._lead)
 
         self._parts = PerProcess(make, owned(state_dir, name))
 
@@ -733,7 +745,8 @@ class Client:
             parts.connection.close_all()
             session.close(owner, is_done)
 
-        self._in_turn(parts, end_ms, close)
+        # Its time may be over, as it waited for answers; who is under way ends at the next look.
+        self._in_turn(parts, max(end_ms, now_ms() + CLOSE_MS), close)
         session.operations.warn()
 
     def subscribe(self, topic: str, start: str | int | datetime = "new") -> SubscribeResult:
@@ -1211,7 +1224,8 @@ class Client:
         joined = parts.joined
         left_ms, endpoints = max(0.0, joined.due_ms() - now_ms()), joined.endpoints
         if endpoints:
-            for endpoint, reply in parts.connection.receive_any(endpoints, left_ms):
+            news = parts.connection.receive_any(endpoints, min(left_ms, LOOK_MS))
+            for endpoint, reply in news:
                 if isinstance(reply, str):
                     joined.lost(endpoint, reply)
                 else:
@@ -1275,8 +1289,7 @@ class Client:
                         connection.close(endpoint)
                         parts.joined.lost(endpoint)
                     case Pause(wait_ms):
-                        session.check_going_on()
-                        time.sleep(wait_ms / 1000)
+                        self._pause(session, now_ms() + wait_ms)
                         actions = exchange.resumed(now_ms())
                     case Send():
                         session.check_going_on()
@@ -1285,6 +1298,13 @@ class Client:
                         actions = self._listen(parts, exchange, endpoint, timeout_ms)
                     case _:
                         assert_never(action)
+
+    @staticmethod
+    def _pause(session: Session, until_ms: float) -> None:
+        session.check_going_on()
+        while (left_ms := until_ms - now_ms()) > 0:
+            time.sleep(min(left_ms, LOOK_MS) / 1000)
+            session.check_going_on()
 
     def _send(self, parts: _Parts, exchange: Exchange, ask: Ask, action: Send) -> list[Action]:
         ask.request.request_id = action.request_id
@@ -1296,9 +1316,12 @@ class Client:
     def _listen(
         self, parts: _Parts, exchange: Exchange, endpoint: int, timeout_ms: float
     ) -> list[Action]:
-        connection = parts.connection
+        connection, until_ms = parts.connection, now_ms() + timeout_ms
         try:
-            reply = connection.receive(endpoint, timeout_ms)
+            reply = connection.receive(endpoint, min(timeout_ms, LOOK_MS))
+            while reply is None and connection.cause != NO_REPLY and now_ms() < until_ms:
+                parts.session.check_going_on()
+                reply = connection.receive(endpoint, min(until_ms - now_ms(), LOOK_MS))
         except ConnectionResetError:
             return parts.session.replied(exchange, None, CONNECTION_LOST)
         if reply is not None and not exchange.is_asked(reply):
@@ -1317,8 +1340,8 @@ class Messages(Iterator[Message]):
         loop, readers = self._loop, self._client._readers
         if loop.has_ended:
             raise StopIteration
-        reader = loop.enter(this_thread(), readers)
         try:
+            reader = loop.enter(this_thread(), readers)
             while (message := readers.next_message(reader)) is None:
                 delivery = self._client._fetch(loop)
                 if delivery is not None:
@@ -1326,6 +1349,8 @@ class Messages(Iterator[Message]):
                 elif not loop.is_endless:
                     loop.has_ended = True
                     raise StopIteration
+        except AlreadyReading:
+            raise  # the loop may be another thread's
         except BaseException:
             loop.leave()
             raise

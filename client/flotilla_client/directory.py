@@ -99,13 +99,41 @@ def unusable(directory: Path, reason: str) -> StateUnusable:
     return StateUnusable(message, details={"directory": str(directory)})
 
 
-class Sole:
-    """A directory that this process has for itself until `release`. Raises StateInUse at once."""
+class _Locks:
+    """The files `lock` and `session` of a directory: locked until they are closed.
+
+    Closed at the latest when nobody has them any more: ctrl-C may have come before anybody had.
+    """
+
+    _lock = _session = -1
+
+    def forsake(self) -> None:
+        """Close the files. Idempotent.
+
+        Each is forgotten first, and no call lies between: that is where ctrl-C may come, and behind
+        the close the number may be another file's.
+        """
+        session, self._session = self._session, -1
+        if session >= 0:
+            os.close(session)
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+    def __del__(self) -> None:
+        self.forsake()
+
+
+class Sole(_Locks):
+    """A directory that this process has for itself until `release`. Raises StateInUse at once.
+
+    In a forked process, whose parent keeps the locks, `forsake` is for it.
+    """
 
     def __init__(self, directory: Path) -> None:
         make_ours(directory)
+        self._directory = directory
         self._lock = _open(directory, LOCK_NAME)
-        self._session = -1
         try:
             if not _take(self._lock, fcntl.LOCK_EX):
                 raise _in_use(directory, self._lock)
@@ -118,20 +146,17 @@ class Sole:
             raise
 
     def release(self) -> None:
-        """Let other processes have the directory. Idempotent."""
-        if self._session >= 0:
-            os.ftruncate(self._lock, 0)  # nobody has it alone; that takes no room on a full disk
-        self.forsake()
-
-    def forsake(self) -> None:
-        """Close the files: in a forked process, whose parent keeps the locks on them."""
-        for descriptor in (self._session, self._lock):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._session = self._lock = -1
+        """Let other processes have the directory. Idempotent. Raises StateUnusable."""
+        try:
+            if self._session >= 0:
+                os.ftruncate(self._lock, 0)  # nobody has it alone; a full disk has room for that
+        except OSError as error:
+            raise unusable(self._directory, error.strerror or str(error)) from error
+        finally:
+            self.forsake()
 
 
-class Shared:
+class Shared(_Locks):
     """A directory that processes use in turns. Safe to use from several threads, which share turns.
 
     The first turn is this process's when the constructor returns; `is_first`: nobody else is there.
@@ -144,7 +169,6 @@ class Shared:
         self._mutex = threading.Lock()
         self._turns = 0
         self._is_held = False  # the lock; not so in a turn that could not be gone on with
-        self._session = -1
         self._lock = _open(directory, LOCK_NAME)
         try:
             self.begin()
@@ -154,15 +178,8 @@ class Shared:
                 raise _in_use(directory, self._session)
             _sign(directory, self._session)
         except BaseException:
-            self.release()
+            self.forsake()
             raise
-
-    def release(self) -> None:
-        """Leave the directory. Idempotent."""
-        for descriptor in (self._session, self._lock):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._session = self._lock = -1
 
     def begin(self, patience_s: float | None = None) -> bool:
         """Take a turn, or another one within it; return whether it is a new one."""

@@ -117,6 +117,7 @@ class Handling:
     redelivered: int = 0
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Records what a client does. Called in the thread that runs the operation.
 

@@ -41,6 +41,7 @@ from flotilla_client.errors import (
     Recovered,
     Refused,
     StaleRequest,
+    TooLarge,
     TooMany,
     Unauthorized,
     Unavailable,
@@ -1054,11 +1055,22 @@ def check_subscribed(topic: str) -> None:
 
 
 def check_client_id(client_id: object) -> None:
-    """Refuse, before anything is sent, what is no client's id. Raises TypeError, BadRequest."""
-    if not isinstance(client_id, str):
-        raise TypeError(f"client_id is a text, not {type(client_id).__name__}")
-    if not client_id or not client_id.isprintable():
-        raise BadRequest("a client's id is printable text, and not empty")
+    """Refuse, before anything is sent, what is no client's id.
+
+    Raises TypeError, BadRequest, TooLarge.
+    """
+    check_name("client_id", "a client's id", client_id)
+
+
+def check_name(argument: str, what: str, value: object) -> None:
+    """Refuse what is no name of anything but a topic. Raises TypeError, BadRequest, TooLarge."""
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} is a text, not {type(value).__name__}")
+    if not value or not value.isprintable():
+        raise BadRequest(f"{what} is printable text, and not empty")
+    if len(value.encode()) > protocol.NAME_BYTES_MAX:
+        limit = protocol.NAME_BYTES_MAX
+        raise TooLarge(f"{what} has {limit} bytes at most", details={"limit": limit})
 
 
 @functools.lru_cache(maxsize=1024)  # a bound, not a need: checking again is cheap

@@ -171,7 +171,7 @@ class Producer:
         self._on_close = on_close
         self._queue = Queue(batch_bytes)
         self._is_done = threading.Event()
-        self._has_ended = False  # the thread; guarded by the queue's lock
+        self._has_begun = self._has_ended = False  # the thread; guarded by the queue's lock
         # From here on the thread's own.
         self._connection = EndpointSockets(endpoints, key)
         self._pipeline = Pipeline(
@@ -193,17 +193,21 @@ class Producer:
         self._wakes = select.poll()  # select() refuses descriptors above 1,023
         self._wakes.register(self._wake_read, select.POLLIN)
         os.set_blocking(self._wake_write, False)
-        try:
-            # Before the exit knows of it: one that can't be started never ends.
-            self._thread.start()
-        except BaseException:
-            if self._thread.ident is None:
-                os.close(self._wake_read)
-                os.close(self._wake_write)
-            else:  # ctrl-C
-                self.stop()
-            raise
+
+    def start(self) -> None:
+        """Begin to publish what is sent. Where that raises, `give_up`."""
+        # Before the exit knows of it: one that can't be started never ends.
+        self._thread.start()
         finish_at_exit(self)
+
+    def give_up(self) -> None:
+        """End what ctrl-C has broken off: its thread runs, or may yet begin, or never will."""
+        with self._queue.lock:
+            if self._has_begun:
+                self.stop()
+            else:
+                self._close_wakes()
+        forget_at_exit(self)
 
     def __enter__(self) -> Self:
         return self
@@ -245,10 +249,9 @@ class Producer:
         with queue.lock:
             if queue.is_closing or queue.broken is not None or not self.has_room():
                 self._await_room(end_ms)
-            future = queue.put(data, _now_ms)
-            if queue.is_news():
+            if queue.is_news(len(data)):
                 self._wake()
-        return future
+            return queue.put(data, _now_ms)
 
     def _await_room(self, end_ms: float) -> None:
         """Wait until the queue has room. Raises Overloaded, Closed, what stopped the producer."""
@@ -375,6 +378,10 @@ class Producer:
     # --- the thread -----------------------------------------------------------------------------
 
     def _work(self) -> None:
+        with self._queue.lock:
+            if self._has_ended:
+                return
+            self._has_begun = True
         try:
             while not (self._is_done.is_set() or self._queue.broken):
                 self._turn()
@@ -389,10 +396,13 @@ class Producer:
         finally:
             self._connection.close_all()
             with self._queue.lock:
-                self._has_ended = True
-                os.close(self._wake_read)
-                os.close(self._wake_write)
+                self._close_wakes()
                 self._queue.changed.notify_all()
+
+    def _close_wakes(self) -> None:
+        self._has_ended = True
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def _turn(self) -> None:
         self._pipeline.turn()

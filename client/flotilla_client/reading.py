@@ -437,9 +437,12 @@ class Loop:
             if self.is_waiting or not reader.is_of(owner):
                 raise _already_reading(reader.owner, "runs this loop")
         else:
-            reader = Reader(owner, self.scope, self._ack, is_loop=True)
-            readers.begin(reader)
-            self._reader = reader
+            reader = self._reader = Reader(owner, self.scope, self._ack, is_loop=True)
+            try:
+                readers.begin(reader)
+            except BaseException:
+                self.leave()
+                raise
         self.is_waiting = True
         return reader
 

@@ -159,10 +159,10 @@ class SharedState(State):
         return self._shared.is_first
 
     def _release(self) -> None:
-        self._shared.release()
+        self._shared.forsake()
 
     def _forsake(self) -> None:
-        self._shared.release()
+        self._shared.forsake()
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         super()._prepare(database)

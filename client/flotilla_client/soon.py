@@ -34,7 +34,10 @@ TICKET_COUNT_MAX: Final = 1_000  # calls that share one: what is over is let go 
 
 
 class Unanswered:
-    """How much was published soon and has no answer."""
+    """How much was published soon and has no answer.
+
+    Whoever counts does so in line: a call would be a place for ctrl-C between the two numbers.
+    """
 
     def __init__(self) -> None:
         self.count = self.size_bytes = 0
@@ -42,16 +45,6 @@ class Unanswered:
     def has_room(self) -> bool:
         """Return whether one more may come."""
         return self.count < UNANSWERED_COUNT_MAX and self.size_bytes < UNANSWERED_BYTES_MAX
-
-    def begin(self, call: Call) -> None:
-        """Count a call."""
-        self.count += 1
-        self.size_bytes += call.size_bytes
-
-    def end(self, call: Call) -> None:
-        """Count it no more."""
-        self.count -= 1
-        self.size_bytes -= call.size_bytes
 
 
 def no_room() -> Overloaded:
@@ -137,6 +130,7 @@ class SoonPublisher:
         """Queue what `make(told)` returns; its place is from now on. Raises Overloaded, Closed."""
         future = SoonFuture()
         call = make(lambda: self._settle(call))
+        unanswered, size_bytes = self._unanswered, call.size_bytes
         with self._lock:
             left_s = max(0.0, call.end_ms - _now_ms()) / 1000
             if not self._changed.wait_for(self._may_come, left_s):
@@ -144,9 +138,10 @@ class SoonPublisher:
             if self._is_closing:
                 raise Closed("the client is closed")
             self._begin()
-            self._futures[call] = future
-            self._unanswered.begin(call)
             try:
+                self._futures[call] = future
+                unanswered.count += 1
+                unanswered.size_bytes += size_bytes
                 self._queue(call)
             except BaseException:  # ctrl-C
                 self._cancelled(call)
@@ -173,11 +168,16 @@ class SoonPublisher:
         self._changed.notify_all()
 
     def _begin(self) -> None:
-        if self._thread is None:
-            thread = threading.Thread(target=self._work, name="flotilla-publisher", daemon=True)
+        if self._thread is not None:
+            return
+        finish_at_exit(self)
+        thread = threading.Thread(target=self._work, name="flotilla-publisher", daemon=True)
+        self._thread = thread
+        try:
             thread.start()
-            self._thread = thread
-            finish_at_exit(self)
+        except BaseException:  # ctrl-C: it may have begun all the same, and ends at once
+            self._thread = None
+            raise
 
     def _settle(self, call: Call) -> None:
         """Answer a call's future; whoever was broken off here is made good by the thread."""
@@ -187,8 +187,10 @@ class SoonPublisher:
                 return
             if not future.done():
                 self._answer(call, future)
-            self._futures.pop(call, None)
-            self._unanswered.end(call)
+            unanswered, size_bytes = self._unanswered, call.size_bytes
+            del self._futures[call]
+            unanswered.count -= 1
+            unanswered.size_bytes -= size_bytes
             self._changed.notify_all()
 
     def _answer(self, call: Call, future: Future[PutResult]) -> None:
@@ -268,11 +270,14 @@ class SoonPublisher:
 
     def _next(self) -> Ticket | None:
         with self._lock:
-            while not self._tickets:
+            # One whose start ctrl-C has broken off may begin all the same: then it is not this one.
+            while self._thread is threading.current_thread():
+                if self._tickets:
+                    return self._tickets[0][0]
                 if self._is_closing:
                     return None
                 self._changed.wait()
-            return self._tickets[0][0]
+            return None
 
     def _fail(self, ticket: Ticket, error: FlotillaError) -> None:
         """End the calls of a ticket that nobody can carry out, such as for a disk that fails."""

@@ -220,9 +220,16 @@ class State:
         """Close the database and let another process have the directory."""
         with self._lock:
             self._is_closed = True
-            if self._has_database:
-                self._let_go(self._database)
-            self._release()
+            try:
+                if self._has_database:
+                    self._let_go(self._database)
+            finally:
+                self._release()
+
+    @property
+    def is_closed(self) -> bool:
+        """True behind `close`."""
+        return self._is_closed
 
     def check_open(self) -> None:
         """Raise Closed behind `close`."""

@@ -115,14 +115,6 @@ class Parcel:
         self._home, self._lock = os.getpid(), threading.RLock()
         self._watched: dict[PutFuture, None] = {}
 
-    def add(self, publication: bytes) -> PutFuture:
-        """Append a publication; return the future of its result."""
-        future = PutFuture(self, self.count)
-        self.publications.append(publication)
-        self.count += 1
-        self.size_bytes += len(publication)
-        return future
-
     def settle(self, outcome: PutResult | FlotillaError) -> list[PutFuture]:
         """Note what became of all of them; return who is to be told, in their order."""
         with self._lock:
@@ -226,28 +218,36 @@ class Queue:
     def put(self, publication: bytes, now_ms: Callable[[], float]) -> PutFuture:
         """Append a publication; return the future of its result."""
         size_bytes = len(publication)
-        parcel = self.parcels[-1] if self.parcels else self._open(now_ms())
-        if parcel.count and (
-            parcel.size_bytes + size_bytes > self.batch_bytes or parcel.count >= BATCH_COUNT_MAX
-        ):
-            parcel = self._open(self.since_ms)
-        future = parcel.add(publication)
+        parcel, since_ms = self._open_parcel(size_bytes), self.since_ms if self.count else now_ms()
+        future = PutFuture(parcel, parcel.count)
+        # At one stroke: Python looks for a signal behind a call, and here is none.
+        if not parcel.count:
+            self.parcels += (parcel,)
+        parcel.publications += (publication,)
+        parcel.count += 1
+        parcel.size_bytes += size_bytes
         self.count += 1
         self.size_bytes += size_bytes
         self.sent += 1
+        self.since_ms = since_ms
+        self.is_seen = self.size_bytes >= self.batch_bytes
         return future
 
-    def _open(self, since_ms: float) -> Parcel:
-        parcel, self.since_ms = Parcel(), since_ms
-        self.parcels.append(parcel)
-        return parcel
+    def _open_parcel(self, size_bytes: int) -> Parcel:
+        """Return the parcel that takes so much more: the last one, or a new one."""
+        if not self.parcels:
+            return Parcel()
+        parcel = self.parcels[-1]
+        is_full = parcel.size_bytes + size_bytes > self.batch_bytes
+        return Parcel() if is_full or parcel.count >= BATCH_COUNT_MAX else parcel
 
-    def is_news(self) -> bool:
-        """Return whether whoever takes batches has to hear of the last `put`: once each time."""
-        if self.count > 1 and (self.is_seen or self.size_bytes < self.batch_bytes):
-            return False
-        self.is_seen = self.size_bytes >= self.batch_bytes
-        return True
+    def is_news(self, size_bytes: int) -> bool:
+        """Return whether whoever takes batches has to hear of a `put` of so much: once each time.
+
+        It is told before: whoever is broken off in between has woken it for nothing.
+        """
+        is_enough = self.size_bytes + size_bytes >= self.batch_bytes
+        return not self.count or (is_enough and not self.is_seen)
 
     def take(self, now_ms: float) -> Parcel:
         """Take the oldest publications, as many as fit into a batch; one at least."""

@@ -27,14 +27,20 @@ from flotilla_client import checks, protocol
 from flotilla_client.checks import Duration, milliseconds
 from flotilla_client.errors import (
     AlreadyReading,
-    BadRequest,
     FlotillaError,
     LeaseLost,
     Unsupported,
 )
 from flotilla_client.log import LOG
 from flotilla_client.observer import TakeAnswer
-from flotilla_client.operations import Ask, Operations, Steps, check_no_pattern, check_topic
+from flotilla_client.operations import (
+    Ask,
+    Operations,
+    Steps,
+    check_name,
+    check_no_pattern,
+    check_topic,
+)
 from flotilla_client.properties import Properties
 from flotilla_client.protocol import Reply
 from flotilla_client.reading import Message, Owner
@@ -369,13 +375,13 @@ def lease_of(lease: Duration) -> int:
 
 
 def check_group(topic: str, group: str) -> None:
-    """Refuse, before anything is sent, names that no node accepts. Raises TypeError, BadRequest."""
+    """Refuse, before anything is sent, names that no node accepts.
+
+    Raises TypeError, BadRequest, TooLarge.
+    """
     check_topic(topic)
     check_no_pattern(topic)
-    if not isinstance(group, str):
-        raise TypeError(f"a group's name is a text, not {type(group).__name__}")
-    if not group or not group.isprintable():
-        raise BadRequest("a group's name is printable text, and not empty")
+    check_name("group", "a group's name", group)
 
 
 def make_group(

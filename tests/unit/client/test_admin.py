@@ -12,7 +12,7 @@ import pytest
 from cluster.serve import broker as broker_module
 from cluster.store.commands import Put, Register, Subscribe
 from cluster.store.store import Limits
-from flotilla_client import Admin, cli
+from flotilla_client import Admin, TooLarge, cli
 from flotilla_client.protocol import (
     ADD_USER,
     ADMIN,
@@ -200,6 +200,32 @@ def test_the_command_shows_what_a_cluster_keeps(
         (TypeError, "admin is True or False, not 1", lambda it: it.deny_user("eve", admin=1)),
         (TypeError, "observe is True or False", lambda it: it.add_user("eve", observe="yes")),
         (TypeError, "keep is a text, such as '7d'", lambda it: it.create_topic("t", keep=5)),
+        (TypeError, "max_bytes", lambda it: it.create_topic("t", max_bytes="1GB")),
+        (ValueError, "max_bytes", lambda it: it.alter_topic("t", max_bytes=-1)),
+        (TypeError, "when_full", lambda it: it.alter_topic("t", when_full=b"refuse")),
+        (TypeError, "dead_letter", lambda it: it.alter_topic("t", dead_letter=["t"])),
+        (TypeError, "ends_subscriptions", lambda it: it.delete_topic("t", ends_subscriptions="no")),
+        (TypeError, "publish", lambda it: it.add_user("eve", publish=5)),
+        (TypeError, "publish", lambda it: it.add_user("eve", publish=[b"orders"])),
+        (TypeError, "subscribe", lambda it: it.allow_user("eve", subscribe="orders")),
+        (TypeError, "subscribe", lambda it: it.deny_user("eve", subscribe={"orders"})),
+        (ValueError, "surrogates", lambda it: it.deny_user("eve", subscribe=["\ud800"])),
+        *[
+            (kind, "name", lambda it, call=call, name=name: getattr(it, call)(name))
+            for call in ("add_user", "allow_user", "deny_user", "remove_user")
+            for kind, name in ((TypeError, None), (TypeError, b"eve"), (ValueError, "\ud800"))
+        ],
+        (TypeError, "group", lambda it: it.drop_group("t", None)),
+        (TooLarge, "group", lambda it: it.seek_group("t", "g" * 129, "new")),
+        (TypeError, "last_id", lambda it: it.purge("t", "5")),
+        (ValueError, "last_id", lambda it: it.purge("t", -1)),
+        (TypeError, "node", lambda it: it.transfer_leader(1)),
+        (TypeError, "node", lambda it: it.transfer_leader(False)),
+        (TypeError, "endpoint", lambda it: it.settings("n1")),
+        (ValueError, "endpoint", lambda it: it.settings(1)),
+        (ValueError, "endpoint", lambda it: it.settings(-1)),
+        (TooLarge, "client", lambda it: it.client("c" * 5_000_000)),
+        (TypeError, "client", lambda it: it.over(it)),
     ],
 )
 def test_what_is_meant_otherwise_is_refused_before_anybody_is_asked(

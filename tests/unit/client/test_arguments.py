@@ -32,6 +32,8 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"record": ""}, ValueError, "record"),
     ({"record": "a", "observer": Silent()}, ValueError, "not both"),
     ({"rng": 5}, TypeError, "rng"),
+    ({"observer": 5}, TypeError, "observer"),
+    *[({name: "\ud800"}, ValueError, name) for name in ("state_dir", "record", "key")],
 ]
 
 WRONG_ENDPOINTS: list[tuple[Any, type[Exception]]] = [
@@ -50,6 +52,7 @@ WRONG_CALLS: dict[str, tuple[Call, type[Exception]]] = {
     "publish None": (lambda c: c.publish("t", None), TypeError),  # type: ignore[arg-type]
     "publish a list": (lambda c: c.publish("t", ["a"]), TypeError),  # type: ignore[arg-type]
     "publish a lone surrogate": (lambda c: c.publish("t", "\ud800"), ValueError),
+    "publish unheard, perhaps": (lambda c: c.publish("t", "a", allow_unheard="no"), TypeError),  # type: ignore[arg-type]
     "publish to no topic": (lambda c: c.publish("", "a"), BadRequest),
     "publish to a long topic": (lambda c: c.publish("t" * 256, "a"), TooLarge),
     "publish to a line": (lambda c: c.publish("a\nb", "a"), BadRequest),
@@ -57,6 +60,8 @@ WRONG_CALLS: dict[str, tuple[Call, type[Exception]]] = {
     "publish to bytes": (lambda c: c.publish(b"t", "a"), TypeError),  # type: ignore[arg-type]
     "publish to a list": (lambda c: c.publish(["t"], "a"), TypeError),  # type: ignore[arg-type]
     "subscribe to 5": (lambda c: c.subscribe(5), TypeError),  # type: ignore[arg-type]
+    "end a long group": (lambda c: c.end_group("t", "g" * 129), TooLarge),
+    "unsubscribe a long id": (lambda c: c.unsubscribe("t", client_id="c" * 129), TooLarge),
     "unsubscribe from None": (lambda c: c.unsubscribe(None), TypeError),  # type: ignore[arg-type]
     "unsubscribe nobody": (lambda c: c.unsubscribe("t", client_id=""), BadRequest),
     "unsubscribe the fifth": (lambda c: c.unsubscribe("t", client_id=5), TypeError),  # type: ignore[arg-type]
@@ -194,8 +199,8 @@ def test_a_closed_producer_says_so(node: FakeNode) -> None:
 
 def test_the_same_is_refused_without_asserts(tmp_path: Path) -> None:
     code = (
-        "from flotilla_client import Client\n"
-        "for options in ({'timeout': 0}, {'observer': 1, 'record': 'r'}):\n"
+        "from flotilla_client import Client, observer as silent\n"
+        "for options in ({'timeout': 0}, {'observer': silent.Silent(), 'record': 'r'}):\n"
         "    try: Client('127.0.0.1:1', **options)\n"
         "    except ValueError as error: print(error)\n"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import sys
 import threading
 import time
@@ -26,12 +27,14 @@ from flotilla_client import (
     Unavailable,
 )
 from flotilla_client import producer as producer_module
-from flotilla_client.client import now_ms
+from flotilla_client.client import CLOSE_MS, now_ms
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.operations import Ask
 from flotilla_client.protocol import ACK, GET, PUT, Reply, Request
 from flotilla_client.retry import Listen
+from flotilla_client.turns import LOOK_MS
 from tests.unit.fake_node import FakeNode, client_of
+from tests.unit.interrupting import interrupted
 
 TIMEOUT_S = 0.8
 DEADLINE_MS = 1000 * TIMEOUT_S
@@ -41,8 +44,6 @@ SLACK_MS = (
 DEAD = "127.0.0.1:1"
 CALLERS = 6
 INTERRUPTIONS_MIN = 100
-# Whose steps Ctrl-C comes between.
-INTERRUPTED = ("/flotilla_client/", "/zmq/sugar/", "/threading.py")
 
 Call = Callable[[Client], Any]
 CALLS: dict[str, Call] = {
@@ -241,6 +242,55 @@ def test_closing_ends_what_other_threads_do(node: FakeNode) -> None:
     assert isinstance(errors[0][1], Unavailable)
 
 
+def test_closing_ends_where_nobody_answers_what_was_published_soon(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    """Its deadline is over by then, and whoever has the turn is asked to end it."""
+    with socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(0)  # a connection stands, and nothing is ever said on it
+        endpoint = f"127.0.0.1:{hole.getsockname()[1]}"
+        client = Client(endpoint, state_dir=tmp_path, timeout=TIMEOUT_S)
+        futures = [client.publish_soon("t", "a") for _ in range(CALLERS)]
+        took_ms, error = _timed(client.close)
+    assert error is None
+    assert took_ms < DEADLINE_MS + CLOSE_MS + SLACK_MS
+    assert all(isinstance(future.exception(TIMEOUT_S), Unavailable) for future in futures)
+    client_of(node, tmp_path).close()
+
+
+def test_closing_waits_for_no_attempt_of_another_thread(node: FakeNode) -> None:
+    """The deadline is long: an attempt has 2.5 s of it."""
+    client = client_of(node, timeout=60)
+    client.subscribe("t")
+    node.always("TOPICS", "deaf")
+    errors: list[tuple[float, FlotillaError | None]] = []
+    work = threading.Thread(target=lambda: errors.append(_timed(client.topics)))
+    work.start()
+    node.await_requests("TOPICS", 1)
+    took_ms, error = _timed(client.close)
+    work.join(10)
+    assert error is None
+    assert took_ms < LOOK_MS + SLACK_MS
+    assert isinstance(errors[0][1], Unavailable)
+
+
+def test_a_pause_that_a_node_has_asked_for_ends_with_closing(node: FakeNode) -> None:
+    session = client_of(node)._session
+    ended: list[tuple[float, FlotillaError | None]] = []
+    until_ms = now_ms() + 10 * DEADLINE_MS
+    pause = threading.Thread(
+        target=lambda: ended.append(_timed(lambda: Client._pause(session, until_ms)))
+    )
+    pause.start()
+    session.begin_closing()
+    pause.join(10)
+    [(took_ms, error)] = ended
+    assert isinstance(error, Unavailable)
+    assert took_ms < DEADLINE_MS + SLACK_MS
+    session.state.close()
+
+
 def test_many_tasks_at_a_full_queue_all_end_at_the_deadline(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,29 +332,6 @@ def test_awaited_sends_to_a_full_queue_keep_their_order(
 # --- Ctrl-C -------------------------------------------------------------------------------------
 
 
-def _interrupted(work: Callable[[], object], place: int) -> bool:
-    """Do the work, with Ctrl-C at the `place`-th step at which Python looks for signals."""
-    steps = 0
-
-    def at(frame: FrameType, event: str, _: object) -> None:
-        nonlocal steps
-        file = frame.f_code.co_filename
-        if event in ("call", "c_return") and any(part in file for part in INTERRUPTED):
-            steps += 1
-            if steps == place:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-    sys.setprofile(at)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
-
-
 def _ended_at_a_line(work: Callable[[], object], place: int) -> bool:
     """Do the work, and end it before the `place`-th line, signal or not, as a debugger can."""
     steps = 0
@@ -331,7 +358,7 @@ def _ended_at_a_line(work: Callable[[], object], place: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "end", [_interrupted, pytest.param(_ended_at_a_line, marks=pytest.mark.slow)]
+    "end", [interrupted, pytest.param(_ended_at_a_line, marks=pytest.mark.slow)]
 )
 def test_ctrl_c_anywhere_in_a_put_leaves_a_client_that_works(
     end: Callable[[Callable[[], object], int], bool], node: FakeNode
@@ -340,7 +367,7 @@ def test_ctrl_c_anywhere_in_a_put_leaves_a_client_that_works(
         client.subscribe("t")
         for place in itertools.count(1):
             is_broken = end(lambda: client.publish("t", f"put {place}"), place)  # noqa: B023
-            if end is _interrupted:
+            if end is interrupted:
                 thread = threading.Thread(target=client.publish, args=("t", f"after {place}"))
                 thread.start()
                 thread.join(10)
@@ -378,7 +405,7 @@ def test_ctrl_c_anywhere_in_a_send_leaves_a_producer_that_works(node: FakeNode) 
         client.subscribe("t")
         out = client.producer("t", linger_ms=0)
         for place in itertools.count(1):
-            is_broken = _interrupted(lambda: out.send(f"send {place}"), place)  # noqa: B023
+            is_broken = interrupted(lambda: out.send(f"send {place}"), place)  # noqa: B023
             assert out.send(f"after {place}").result(10).stored, place
             if not is_broken:
                 break

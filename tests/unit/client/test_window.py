@@ -26,7 +26,12 @@ def parcel() -> Parcel:
 
 
 def _three(parcel: Parcel) -> list[PutFuture]:
-    return [parcel.add(text) for text in (b"a", b"b", b"c")]
+    return [_add(parcel) for _ in range(3)]
+
+
+def _add(parcel: Parcel) -> PutFuture:
+    parcel.count += 1
+    return PutFuture(parcel, parcel.count - 1)
 
 
 def _stored(first_id: int) -> PutResult:
@@ -134,7 +139,7 @@ def test_asyncio_awaits_them(parcel: Parcel) -> None:
 
 def test_a_callback_that_ends_the_thread_ends_it_when_all_are_told(parcel: Parcel) -> None:
     later = Parcel()
-    futures = [*_three(parcel), later.add(b"d")]
+    futures = [*_three(parcel), _add(later)]
     futures[0].add_done_callback(lambda _: sys.exit("by a callback"))
     begun = [future.running() for future in futures]
     with pytest.raises(SystemExit, match="by a callback"):
@@ -203,8 +208,8 @@ def _put(queue: Queue, *publications: bytes) -> list[bool]:
     """Put publications; return of each whether whoever takes batches has to hear of it."""
     news = []
     for publication in publications:
+        news.append(queue.is_news(len(publication)))
         queue.put(publication, lambda: 0.0)
-        news.append(queue.is_news())
     return news
 
 

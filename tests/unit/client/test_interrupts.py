@@ -1,0 +1,192 @@
+"""Ctrl-C anywhere in a call: what it has begun is ended or undone, and the client goes on."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from flotilla_client import Client, RecordError
+from flotilla_client.observer import Operation, Silent
+from tests.unit.fake_node import FakeNode, client_of
+from tests.unit.interrupting import interrupted
+
+WAIT_S = 10
+PUBLISHER = "flotilla-publisher"
+# The standard library's futures take their locks in these, in Python: ctrl-C can part that.
+OF_CONDITIONS = frozenset({"__enter__", "__exit__"})
+
+# A socket that ctrl-C left nobody to close is closed by its collection, which says so; and what
+# comes inside a finalizer Python can raise nowhere.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def _places(end: Callable[[int], bool]) -> Iterator[int]:
+    """Yield each place in a call at which `end(place)` has broken it off, until it went through."""
+    for place in itertools.count(1):
+        if not end(place):
+            return
+        yield place
+
+
+def _has_ended(name: str, but: threading.Thread | None = None) -> bool:
+    """Wait until the threads of a name have ended, but for one; return whether they have."""
+    others = [t for t in threading.enumerate() if t.name == name and t is not but and t.is_alive()]
+    for thread in others:
+        thread.join(WAIT_S)
+    return not any(thread.is_alive() for thread in others)
+
+
+def test_ctrl_c_anywhere_in_making_a_client_leaves_its_directory_free(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    made: list[Client] = []
+    places = 0
+    for place in _places(lambda n: interrupted(lambda: made.append(client_of(node, tmp_path)), n)):
+        places = place
+        while made:
+            made.pop().close()
+        client_of(node, tmp_path).close()
+    made.pop().close()
+    assert places > WAIT_S
+
+
+def test_a_client_that_cannot_be_made_leaves_its_directory_free(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    (tmp_path / "record").write_text("a file")
+    with pytest.raises(RecordError) as refused:
+        client_of(node, tmp_path / "state", record=tmp_path / "record")
+    client_of(node, tmp_path / "state").close()
+    assert refused.value.definite
+
+
+def test_ctrl_c_anywhere_in_closing_lets_it_be_closed_again(node: FakeNode, tmp_path: Path) -> None:
+    def close_in_part(place: int) -> bool:
+        client = client_of(node, tmp_path)
+        client.subscribe("t")
+        client.publish("t", "a")
+        assert client.get("t") is not None
+        is_broken = interrupted(client.close, place)
+        client.close()
+        client_of(node, tmp_path).close()
+        return is_broken
+
+    assert len(list(_places(close_in_part))) > WAIT_S
+
+
+def test_ctrl_c_anywhere_in_a_loop_lets_the_thread_read_on(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+
+        def read_in_part(place: int) -> bool:
+            client.publish("t", str(place))
+            messages = client.messages("t", idle=0)
+            is_broken = interrupted(lambda: next(messages), place)
+            if not is_broken:
+                messages.close()
+            assert [m.id for m in client.messages("t", idle=0)][-1:] == [place]
+            messages.close()  # till then somebody has it: its end is not what frees the topic
+            return is_broken
+
+        assert len(list(_places(read_in_part))) > WAIT_S
+
+
+def test_ctrl_c_anywhere_in_the_first_publish_soon_leaves_one_publisher_and_no_debt(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    stored = []
+
+    def publish_in_part(place: int) -> bool:
+        with client_of(node, tmp_path) as client:
+            client.subscribe("t")
+            is_broken = interrupted(
+                lambda: client.publish_soon("t", f"soon {place}"), place, OF_CONDITIONS
+            )
+            assert client.publish_soon("t", f"after {place}").result(WAIT_S).stored
+            publisher = client._parts.here().publisher
+            with publisher._changed:
+                assert publisher._changed.wait_for(lambda: not publisher._futures, WAIT_S), place
+            assert (publisher._unanswered.count, publisher._unanswered.size_bytes) == (0, 0)
+            assert _has_ended(PUBLISHER, but=publisher._thread), place
+        stored.append(b"after %d" % place)
+        return is_broken
+
+    assert len(list(_places(publish_in_part))) > WAIT_S
+    assert [text for text in node.cluster.topics["t"] if text.startswith(b"after")] == stored
+    assert len(set(node.cluster.topics["t"])) == len(node.cluster.topics["t"])
+
+
+def test_ctrl_c_anywhere_in_a_send_leaves_each_future_its_own_id(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        out = client.producer("t", linger_ms=60_000)
+        futures = []
+
+        def send_in_part(place: int) -> bool:
+            is_broken = interrupted(lambda: out.send(f"send {place}"), place)
+            futures.append(out.send(f"after {place}"))
+            return is_broken
+
+        assert len(list(_places(send_in_part))) > WAIT_S
+        out.flush()
+        stored = node.cluster.topics["t"]
+        for number, future in enumerate(futures, 1):
+            assert stored[future.result(0).id - 1] == b"after %d" % number
+        assert out._queue.sent == out._queue.answered == len(stored)
+
+
+def test_ctrl_c_in_a_send_to_an_idle_producer_holds_up_nothing_that_follows(
+    node: FakeNode,
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+
+        def send_in_part(place: int) -> bool:
+            with client.producer("t", linger_ms=0) as out:
+                is_broken = interrupted(lambda: out.send(f"send {place}"), place)
+                assert out.send(f"after {place}").result(WAIT_S).stored, place
+            return is_broken
+
+        assert len(list(_places(send_in_part))) > WAIT_S
+
+
+def test_ctrl_c_anywhere_in_making_a_producer_leaves_none_behind(node: FakeNode) -> None:
+    with client_of(node) as client, ExitStack() as left:
+        client.subscribe("t")
+
+        def make_in_part(place: int) -> bool:
+            is_broken = interrupted(lambda: left.enter_context(client.producer("t")), place)
+            left.close()
+            for out in list(client._session.producers.values()):
+                out.close()  # ctrl-C came behind its making, before anybody had it
+            with client.producer("t") as out:
+                assert out.send(f"after {place}").result(WAIT_S).stored, place
+            return is_broken
+
+        assert len(list(_places(make_in_part))) > WAIT_S
+    assert _has_ended("flotilla-t")
+
+
+def test_an_observer_that_is_empty_hears_all_the_same(node: FakeNode) -> None:
+    class Heard(Silent):
+        def __init__(self) -> None:
+            self.operations: list[str] = []
+
+        def __len__(self) -> int:
+            return len(self.operations)
+
+        def on_invoke(self, operation: Operation) -> None:
+            self.operations.append(operation.f)
+
+    heard = Heard()
+    with client_of(node, observer=heard) as client:
+        client.subscribe("t")
+    assert "sub" in heard.operations
