@@ -27,8 +27,8 @@ from cluster.wire.levels import Build
 from cluster.wire.messages import Extension, Hello, PeerRefused, Refusal, encode
 from tests.cluster.by_hand import ByHand
 from tests.conftest import ANSWER_MS, PATIENT, ClusterFactory
+from tests.waiting import until
 
-WAIT_S = 30.0
 EXIT_EVICTED = 77
 TAKEOVER_MS = 1_500  # half of the default: short, and over two of the nodes' signs of life
 
@@ -82,13 +82,6 @@ def doubles(cluster: LocalCluster, tmp_path: Path) -> Iterator[Callable[[str], D
         double.kill()
         if double.log.exists():
             print(double.log.read_text()[-3000:])
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = WAIT_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)  # a process says nothing when its state changes; it is asked again
 
 
 def lines(log: Path, event: str) -> list[dict[str, Any]]:

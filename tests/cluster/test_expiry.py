@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,22 +11,15 @@ import pytest
 from cluster.local.local import LocalCluster
 from flotilla_client import Client, Publication, Unsupported
 from tests.conftest import ClusterFactory
+from tests.waiting import until
 
 SHORT_S = 0.8
 LONG_S = 3600
-WAIT_S = 15.0
 
 
 @pytest.fixture
 def cluster(local_cluster: ClusterFactory) -> LocalCluster:
     return local_cluster(3)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_what_has_expired_is_given_to_nobody_though_the_leader_is_killed_in_between(

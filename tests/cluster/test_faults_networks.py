@@ -27,6 +27,7 @@ from chaos.targets import (
 )
 from chaos.targets.namespaces import NamespacesTarget
 from flotilla_client import Client, FlotillaError
+from tests.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.needs("ip", "iptables")]
 
@@ -72,7 +73,7 @@ class Wires:
         self._endpoints = {place: self._endpoint(place) for place in self.places}
         self._word = 0
         for place in self.places:
-            self._await(lambda place=place: "ready" in self.heard(place))  # type: ignore[misc]
+            until(lambda place=place: "ready" in self.heard(place))  # type: ignore[misc]
 
     def _endpoint(self, place: str) -> subprocess.Popen[str]:
         enter = [] if place == CLIENTS else [*(self.target._enter(place) or ())]
@@ -86,12 +87,6 @@ class Wires:
 
     def heard(self, place: str) -> list[str]:
         return self._logs[place].read_text().splitlines()
-
-    def _await(self, condition: Callable[[], object]) -> None:
-        deadline_s = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
 
     def say(self, link: Link, count: int = 1) -> str:
         """Send `count` datagrams over a link; return the word that is in them."""
@@ -125,7 +120,7 @@ class Wires:
         return list(permutations(self.places, 2))
 
     def await_all(self, link: Link, word: str, count: int) -> list[int]:
-        self._await(lambda: len(self.arrived(link, word)) >= count)
+        until(lambda: len(self.arrived(link, word)) >= count)
         return self.arrived(link, word)
 
     def close(self) -> None:
@@ -320,13 +315,6 @@ def put(client: Client, count: int = 1) -> None:
         client.publish("t", b"x")
 
 
-def await_(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-
-
 def test_the_others_elect_a_leader_while_the_old_one_is_cut_off_and_answers_no_reads(
     cluster: tuple[NamespacesTarget, Client],
 ) -> None:
@@ -336,13 +324,13 @@ def test_the_others_elect_a_leader_while_the_old_one_is_cut_off_and_answers_no_r
     [old] = fault.choose(target, dice)
     try:
         fault.inject(target, [old], dice)
-        await_(lambda: target.leader() not in (None, old))
+        until(lambda: target.leader() not in (None, old))
         put(client, 3)
         body = target._statuses()[old]  # the clients' way to it is open
         assert not body["serving"]
     finally:
         fault.heal(target, [old])
-    await_(lambda: target._statuses()[old]["leader"] == target.leader())
+    until(lambda: target._statuses()[old]["leader"] == target.leader())
     put(client)
 
 
@@ -356,13 +344,13 @@ def test_clients_find_their_way_round_what_does_not_answer(
     hit = fault.choose(target, dice)
     try:
         fault.inject(target, hit, dice)
-        await_(lambda: hit[0] not in target._statuses())
+        until(lambda: hit[0] not in target._statuses())
         with pytest.raises(FlotillaError):
             Client([target.endpoints()[hit[0]]], timeout=0.5).publish("t", b"nobody hears this")
         put(client)  # by way of another node
     finally:
         fault.heal(target, hit)
-    await_(lambda: hit[0] in target._statuses())
+    until(lambda: hit[0] in target._statuses())
     put(client)
 
 

@@ -25,6 +25,7 @@ from flotilla_client.keys import Key, from_z85, read_key, z85
 from tests.cluster.raw_client import Raw, address_of, request
 from tests.conftest import ANSWER_MS, PATIENT, running
 from tests.unit.curve_client import GREETING, CurveClient, command, pair
+from tests.waiting import until
 
 WAIT_S = 30.0  # only a failing test waits as long
 PATIENCE_S = 15.0
@@ -40,13 +41,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture
 def keys(cluster: LocalCluster) -> Authority:
     return Authority(cluster.keys_dir)
-
-
-def until(condition: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < give_up_at, "it did not happen"
-        time.sleep(0.02)
 
 
 def client(cluster: LocalCluster, **options: object) -> Client:

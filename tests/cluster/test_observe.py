@@ -10,8 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -25,6 +24,7 @@ from cluster.keys.directory import AUTHORITIES, CERTIFICATE
 from cluster.local.local import LocalCluster
 from flotilla_client import Client
 from flotilla_client.errors import NotUpgraded
+from tests.waiting import until
 
 WAIT_S = 30.0
 
@@ -48,15 +48,6 @@ def fetch(page: str, path: str, **headers: str) -> tuple[int, bytes]:
         return error.code, error.read()
     except (OSError, http.client.HTTPException):
         return 0, b""
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Return what is true in the end."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)
-    return found
 
 
 def metrics_of(page: str) -> dict[tuple[str, ...], float]:

@@ -7,8 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
@@ -21,8 +20,8 @@ from cluster.local.local import LocalCluster
 from flotilla_client import Client
 from flotilla_client.errors import FlotillaError
 from tests.unit.cluster.observe.test_queries import RULES, dashboard_queries, rule_queries
+from tests.waiting import until
 
-WAIT_S: Final = 60.0
 # What a dashboard shows of a cluster where nothing goes wrong is empty for these alone.
 MAY_BE_EMPTY: Final = ("flotilla_refused_total", "changes(")
 
@@ -105,14 +104,6 @@ def prometheus(cluster: LocalCluster, tmp_path: Path) -> Iterator[Prometheus]:
         yield made
     finally:
         made.close()
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.2)
-    return found
 
 
 def test_every_query_answers_and_a_killed_leader_is_an_alert(

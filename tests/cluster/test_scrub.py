@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from cluster.local.local import LocalCluster
 from flotilla_client import Client
 from tests.conftest import ANSWER_MS, PATIENT, ClusterFactory
+from tests.waiting import until
 
 COUNT = 600
 NEEDLE = b"needle in row 17 of a backlog that nobody has read"
@@ -24,22 +23,12 @@ SCRUBBED = {
     "scrub.bytes_per_s_max": 64 * 1024 * 1024,
     "scrub.period_s": 1,
 }
-PASS_S_MAX = 30.0  # on a machine that is busy; one takes a second
 
 
 def publications() -> list[bytes]:
     made = [b"%d " % number + bytes(1500) for number in range(COUNT)]
     made[17] = NEEDLE
     return made
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    """Return the first true value that `found` returns."""
-    deadline = time.monotonic() + PASS_S_MAX
-    while not (value := found()):
-        assert time.monotonic() < deadline, f"no {what} in {PASS_S_MAX} s"
-        time.sleep(0.05)
-    return value
 
 
 def flip(path: Path, offset: int) -> None:
@@ -62,7 +51,7 @@ def passes(cluster: LocalCluster, name: str) -> int:
 def wait_for_a_pass(cluster: LocalCluster, name: str) -> None:
     """Wait for the end of a pass that has not begun yet."""
     before = passes(cluster, name)
-    until(lambda: passes(cluster, name) >= before + 2, f"pass of {name}")
+    until(lambda: passes(cluster, name) >= before + 2, f"no pass of {name}")
 
 
 @pytest.mark.parametrize("of", ["follower", "leader"])
@@ -82,7 +71,7 @@ def test_damage_is_reported_within_a_pass_and_the_law_holds_when_the_node_is_wip
                 writer.publish("t", publication)
         directory = Path(cluster.node(name).data_dir)
         database, journal = directory / "store" / "store.db", directory / "journal"
-        until(lambda: NEEDLE in database.read_bytes(), "checkpoint with the row")
+        until(lambda: NEEDLE in database.read_bytes(), "no checkpoint with the row")
         for each in cluster.endpoints():
             wait_for_a_pass(cluster, each)
             assert not lines(cluster, each, "damage_found"), "a false alarm"
@@ -112,13 +101,16 @@ def test_damage_is_reported_within_a_pass_and_the_law_holds_when_the_node_is_wip
             writer.publish("t", b"after the damage")
 
         until(
-            lambda: not segment.exists(), "end of the damaged segment, which the store stands for"
+            lambda: not segment.exists(),
+            "no end of the damaged segment, which the store stands for",
         )
 
         cluster.kill(name)
         cluster.wipe(name)
         cluster.start(name)
-        until(lambda: (cluster.status(name) or {}).get("role") in ("follower", "leader"), "member")
+        until(
+            lambda: (cluster.status(name) or {}).get("role") in ("follower", "leader"), "no member"
+        )
         wait_for_a_pass(cluster, name)
         assert cluster.statuses(ANSWER_MS)[name]["damage"] == []
         expected = [*publications(), b"after the damage"]

@@ -6,35 +6,12 @@ import pytest
 
 from analytics.command.differences import differences
 from analytics.twins import find_all
-from tests.judges import allowed, deceiving, strange, tried, tried_more
 from tests.judges.agreement import Case, case_of, judgement
 from tests.judges.history import RAW
-from tests.judges.small import SMALL, told
-from tests.spark import (
-    cases_clocks,
-    cases_disks,
-    cases_groups,
-    cases_handing,
-    cases_owed,
-    cases_stored,
-)
-from tests.spark.cases import CASES
+from tests.judges.small import told
+from tests.spark.all_cases import CASES, SMALL
 from tests.spark.conftest import Find, Found
 from tests.spark.histories import RunRecorder
-
-# Their cases are registered by being imported.
-assert cases_clocks
-assert cases_disks
-assert cases_groups
-assert cases_handing
-assert cases_owed
-assert cases_stored
-assert deceiving
-assert strange
-assert allowed
-assert tried
-assert tried_more
-
 
 SEED, COUNT = 1, 24
 CHECKS_MIN = 8  # that find something in these: else little is compared

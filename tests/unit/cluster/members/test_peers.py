@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -22,14 +21,6 @@ from cluster.wire.frames import FrameReader
 from cluster.wire.levels import BUILD, BUILD_0_1, Build
 from cluster.wire.messages import AppendEntries, Barrier, encode
 from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, PeerWorld, a_says, is_closed
-
-
-@pytest.fixture
-def world() -> Iterator[PeerWorld]:
-    world = PeerWorld()
-    yield world
-    world.close()
-
 
 # --- connecting and talking -----------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ import socket
 import struct
 import threading
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,14 +28,6 @@ from cluster.wire import messages
 from cluster.wire.frames import FrameReader
 from cluster.wire.messages import AppendEntries, Barrier, Relay, encode
 from tests.unit.peer_world import NOWHERE, SEED, WAIT_S_MAX, PeerWorld, a_says, is_closed
-
-
-@pytest.fixture
-def world() -> Iterator[PeerWorld]:
-    world = PeerWorld()
-    yield world
-    world.close()
-
 
 # --- ends -----------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,13 +13,6 @@ from cluster.wire import messages
 from cluster.wire.frames import FrameReader
 from cluster.wire.messages import Barrier, PeerRefused, Refusal, encode
 from tests.unit.peer_world import NOWHERE, PeerWorld, a_says, is_closed
-
-
-@pytest.fixture
-def world() -> Iterator[PeerWorld]:
-    world = PeerWorld()
-    yield world
-    world.close()
 
 
 def said_to(raw: socket.socket, world: PeerWorld) -> list[messages.Message]:

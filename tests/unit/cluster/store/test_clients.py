@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from cluster.store import clients
@@ -26,14 +23,6 @@ from tests.unit.model_store import (
     answer_of,
 )
 from tests.unit.store_bench import Bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A cluster with the client p, and s subscribed to t."""
-    bench = Bench.started(tmp_path / "store.db")
-    yield bench
-    bench.store.close()
 
 
 def test_a_fresh_client_begins_with_epoch_1_and_its_id_is_taken(bench: Bench) -> None:

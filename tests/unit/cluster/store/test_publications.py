@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from flotilla_client.properties import Enveloped, Properties
 from flotilla_client.properties import encode as envelope_of
 from flotilla_client.protocol import pack, unpack
 from tests.unit.store_bench import Bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A cluster with the client p, and s subscribed to t."""
-    bench = Bench.started(tmp_path / "store.db")
-    yield bench
-    bench.store.close()
 
 
 def test_a_delivery_keeps_both_limits_but_never_starves(bench: Bench) -> None:

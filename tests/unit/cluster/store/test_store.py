@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,15 +36,6 @@ from tests.unit.model_store import (
     random_payloads,
 )
 from tests.unit.store_bench import Bench, replay
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A cluster with the client p, and s subscribed to t."""
-    bench = Bench.started(tmp_path / "store.db")
-    yield bench
-    bench.store.close()
-
 
 # --- applying -------------------------------------------------------------------------------------
 

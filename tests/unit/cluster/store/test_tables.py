@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +27,6 @@ from tests.unit.model_store import (
     random_payloads,
 )
 from tests.unit.store_bench import Bench, replay
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A cluster with the client p, and s subscribed to t."""
-    bench = Bench.started(tmp_path / "store.db")
-    yield bench
-    bench.store.close()
-
 
 # --- crashes and damage ---------------------------------------------------------------------------
 
