@@ -115,6 +115,9 @@ Route = bytes | tuple[str, int]  # a client's connection, or (relaying node, rel
 # its answer's type and body; None: that one is not.
 Ended = Callable[[float, str, Mapping[str, Any]], None]
 Traced = Callable[[Request], Ended | None]
+ENTRY_WORK_MAX: Final = 1_024  # a small part of an election's time, on a slow machine too
+# May look at all topics, or end all subscriptions of a client or a topic: alone in their entry.
+LONG_OPERATIONS: Final = (SubscribePattern, UnsubscribePattern, DropClient, DeleteTopic)
 RETRY_AFTER_MS: Final = 50  # what an overloaded node asks for: a few turns
 # Publications that wait for a majority, of all topics: the leader's memory, and by how much its
 # followers' backlogs can get over their limit.
@@ -628,9 +631,32 @@ class Broker:
         operations, authors = self._operations, self._authors
         self._operations, self._authors = [], []
         start = 0
-        for end in _cuts(operations):
+        for end in self._cuts(operations):
             yield operations[start:end], authors[start:end]
             start = end
+
+    def _cuts(self, operations: list[Operation]) -> Iterable[int]:
+        """Return where to cut, so that no entry is over its limit, nor long to apply.
+
+        Every node applies an entry in one go, in which it says and hears nothing.
+        """
+        size = work = 0
+        for position, operation in enumerate(operations):
+            more = self._work_of(operation)
+            is_over = work + more > ENTRY_WORK_MAX or not commands.fits(size, operation)
+            if is_over and size:
+                yield position
+                size = work = 0
+            size += commands.size_bytes(operation)
+            work += more
+        if operations:
+            yield len(operations)
+
+    def _work_of(self, operation: Operation) -> int:
+        """Return how much an operation has to do, about: 1 is what a subscription costs."""
+        if isinstance(operation, LONG_OPERATIONS):
+            return ENTRY_WORK_MAX
+        return 1 + self.store.brings(getattr(operation, "topic", ""))
 
     def submitted(self, index: int, term: int, authors: list[Waiting]) -> None:
         """Note who waits for the entry at `index`."""
@@ -1299,18 +1325,6 @@ def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:
 def _way(route: Route) -> bytes | str:
     """Return what a reply leaves by: a client's connection, or that to the node that relays."""
     return route if isinstance(route, bytes) else route[0]
-
-
-def _cuts(operations: list[Operation]) -> Iterable[int]:
-    """Return where to cut, so that no entry is over its limit."""
-    size = 0
-    for position, operation in enumerate(operations):
-        if position and not commands.fits(size, operation):
-            yield position
-            size = 0
-        size += commands.size_bytes(operation)
-    if operations:
-        yield len(operations)
 
 
 _OPERATIONS: Final[dict[str, Callable[[Broker, Waiting], AskedOperation | None]]] = {

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -791,11 +791,14 @@ class Store:
         before = self.patterns.of(client.client_id).get(text)
         if before is None and (refused := self._no_room_for_pattern(client)):
             return refused
-        new = [
+        wanted = (
             topic
             for topic in self._topics.matching(text)
             if topic.name not in own and not self.lacks(principal, SUBSCRIBE, topic.name)
-        ]
+        )
+        # One more than there is room for is refused as ten thousand more are.
+        room = max(0, self._limits.subscriptions_per_client_max - len(own))
+        new = list(islice(wanted, room + 1))
         at = self._applying if before is None else before.at
         pattern = Pattern(
             client.client_id, client.number, text, at, principal, operation.topics_max
@@ -873,6 +876,12 @@ class Store:
             return None
         self._bring(topic)
         return topic if topic.is_active else None
+
+    def brings(self, name: str) -> int:
+        """Return how many patterns' subscriptions a topic may make that is not there yet."""
+        if not self.patterns.count or name in self._topics.active:
+            return 0
+        return sum(len(patterns) for _, patterns in self.patterns.of_topic(name))
 
     def _wanting(self, name: str) -> Iterator[tuple[str, list[Pattern]]]:
         """Yield the clients whose patterns a topic is of, with those that they may have it by."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final
@@ -346,13 +346,13 @@ class Topics:
             topic.subscribers[client.client_id].is_brought = False
             self._dirty_brought[topic.number, client.number] = False
 
-    def matching(self, pattern: str) -> list[Topic]:
-        """Return the topics of a pattern, by name: those alone are looked at that begin as it."""
+    def matching(self, pattern: str) -> Iterator[Topic]:
+        """Yield the topics of a pattern, by name: those alone are looked at that begin as it."""
         prefix = re.split(r"[*>]", pattern)[0]
         names = self._names[bisect_left(self._names, prefix) :]
         alike = takewhile(lambda name: name.startswith(prefix), names)
         found = (name for name in alike if matches(pattern, name) and not has_wildcard(name))
-        return [self.active[name] for name in found]
+        return (self.active[name] for name in found)
 
     def place_group(self, topic: Topic, name: str, cursor: int | None) -> None:
         """See `Topic`; a topic lives as long as it has a subscriber or a group."""

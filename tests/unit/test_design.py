@@ -18,7 +18,7 @@ from chaos.simulation.search.run import run
 ROOT: Final = Path(__file__).parents[2]
 DESIGN: Final = ROOT / "docs/design.md"
 STEP: Final = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`: ", re.MULTILINE)
-OURS: Final = re.compile(r"/((?:cluster|client/flotilla_client)/.*)$")
+OURS: Final = re.compile(re.escape(str(ROOT)) + r"/((?:cluster|client/flotilla_client)/.*)$")
 ROLES: Final = (
     {"topics": ["x"], "puts": 1.0, "pause_s": 0.2, "is_awaiting": True},
     {"topics": ["x"], "gets": 1.0, "pause_s": 0.5, "get_count": 3, "is_awaiting": True},

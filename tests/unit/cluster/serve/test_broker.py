@@ -815,3 +815,34 @@ def test_what_no_node_could_read_from_the_log_is_refused(timed: BrokerBench) -> 
     [answer] = timed.turn()
     assert code_of(answer) == "bad_request"
     assert "MakeGroup's fields are wrong" in answer.body["message"]
+
+
+def sizes(bench: BrokerBench) -> list[int]:
+    """Return how many operations each entry of a turn has."""
+    return [len(commands.decode(payload)[1]) for _, payload in bench.submit()]
+
+
+def test_what_is_long_to_apply_stands_alone_in_its_entry(timed: BrokerBench) -> None:
+    timed.ask(SUB, "u")
+    timed.put(1)
+    for _ in range(3):
+        timed.ask(SUB, "x.*")
+    timed.ask(UNSUB, "x.*")
+    timed.ask("ADMIN", "u", act="topic-delete", ends=True)
+    timed.ask("ADMIN", act="drop-client")
+    timed.put(2)
+    assert sizes(timed) == [2, *[1] * 6, 1]
+
+
+def test_topics_that_patterns_bring_to_many_are_spread_over_entries(
+    timed: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "ENTRY_WORK_MAX", 6)
+    for pattern in ("x.*", "x.>"):
+        timed.ask(SUB, pattern)
+        timed.turn()
+    for number in range(5):
+        timed.ask(SUB, f"x.{number}")  # each a subscription, and two that are brought
+    for number in range(5):
+        timed.ask(SUB, f"y.{number}")  # brought to nobody
+    assert sizes(timed) == [2, 2, 4, 2]

@@ -292,3 +292,27 @@ def test_a_name_that_was_looked_for_is_no_more_of_a_pattern_that_was_left(bench:
     assert put(bench, "o.eu")["stored"]
     bench.ok(leave("o.*"))
     assert not put(bench, "o.eu", 2)["stored"]
+
+
+def test_a_pattern_of_too_many_topics_is_refused_without_a_look_at_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "small.db", Limits(subscriptions_per_client_max=2))
+    bench.ok(Raise(4))
+    for number in range(3):
+        bench.ok(Register(f"p{number}", True, None, ""))
+        for each in range(2):
+            bench.ok(Subscribe(f"p{number}", None, f"t.{number}{each}", None))
+    bench.ok(Register("s", True, None, ""))
+    looked_at: list[str] = []
+    lacks = bench.store.lacks
+
+    def noted(principal: str | None, right: str, topic: str) -> Refused | None:
+        looked_at.append(topic)
+        return lacks(principal, right, topic)
+
+    monkeypatch.setattr(bench.store, "lacks", noted)
+    [(code, _)] = bench.apply(follow("t.*"))
+    assert code == "too_many"
+    assert looked_at == ["t.*", "t.00", "t.01", "t.10"], "one more than there is room for"
+    bench.store.close()
