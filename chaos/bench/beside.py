@@ -93,10 +93,9 @@ def _kill(
         for name, where in endpoints_of(stage, others).items():
             topic = f"beside-killed-{number}"
             leader = stage.call(broker_loads.find_leader, name, where, topic)
-            survivors = [endpoint for endpoint in where if endpoint != leader]
             pid, start = _node(stage, others, name, leader)
             gap_s = stage.call(
-                broker_loads.measure_killed, name, survivors, pid, topic, plan.seed + number
+                broker_loads.measure_killed, name, where, leader, pid, topic, plan.seed + number
             )
             gaps_s[name].append(gap_s)
             start()

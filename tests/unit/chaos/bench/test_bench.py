@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import subprocess
@@ -28,6 +29,8 @@ from chaos.bench.measures import MEASURES, PEERS
 from chaos.bench.page import page
 from chaos.bench.plan import BenchPlan
 from chaos.bench.report import BenchReport, document
+from chaos.bench.stage import BenchStage
+from flotilla_client.keys import VARIABLE
 
 
 def run(*arguments: str) -> Result:
@@ -211,12 +214,50 @@ def test_what_a_kill_lost_is_attempted_again_and_only_what_began_after_it_counts
 
     client = Client()
     try:
-        gap_s = asyncio.run(broker_loads._measure_killed(client, sleeper.pid, 1))
+        gap_s = asyncio.run(
+            broker_loads._measure_killed(FakeBroker(), client, FakeBroker.LEADER, sleeper.pid, 1)
+        )
     finally:
         sleeper.kill()
         sleeper.wait()
     assert client.published == 4
     assert gap_s > 0
+
+
+def test_a_node_that_leads_no_more_is_not_killed_for_a_leader() -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        with pytest.raises(BenchError, match="lost its leadership"):
+            asyncio.run(
+                broker_loads._measure_killed(FakeBroker(), FakeBroker(), "another", sleeper.pid, 1)
+            )
+        assert sleeper.poll() is None
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+@pytest.mark.parametrize("before", ["outer", None])
+def test_a_stage_leaves_the_key_of_the_one_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if before is not None:
+        monkeypatch.setenv(VARIABLE, before)
+    stage = BenchStage(tmp_path, Unseen(), keys=True)
+    monkeypatch.setenv(VARIABLE, "inner")  # as it has when its cluster has started
+    stage.__exit__(None, None, None)
+    assert os.environ.get(VARIABLE) == before
+
+
+class Unseen:
+    """A display that shows nothing."""
+
+    def stage(self, title: str, expected_s: float) -> None: ...
+
+    def tick(self, status: str) -> None: ...
+
+    def say(self, line: str) -> None: ...
 
 
 def test_a_reader_who_misses_a_publication_is_no_rate() -> None:
@@ -348,12 +389,13 @@ def test_costs_at_several_sizes_are_figures_curves_and_a_page(tmp_path: Path) ->
 class FakeBroker:
     """A broker's client of a broker that takes all at once."""
 
+    LEADER = "tcp://127.0.0.1:1"
     published = 0
 
     async def prepare(self) -> None: ...
 
     async def leader(self) -> str:
-        return "tcp://127.0.0.1:1"
+        return self.LEADER
 
     async def publish(self) -> None:
         self.published += 1
