@@ -17,8 +17,8 @@ def ack_not_durable(tables: Tables) -> DataFrame:
     """Find what was acknowledged, or else given, and is not on a majority of the disks; `detail`:
     where not.
 
-    A node has a publication when it holds it, under the acknowledged id, or has taken its counter
-    and has collected its id as garbage. One that was not stored, for nobody subscribed, must still
+    A node has a publication when it has taken its counter, and holds it, under the acknowledged id,
+    or has collected its id as garbage. One that was not stored, for nobody subscribed, must still
     have its counter taken. A node whose disk was not read may have all of them.
     """
     lacking = settled(_lacking(tables))
@@ -119,7 +119,9 @@ def _lacking(tables: Tables) -> DataFrame:
 
 
 def _held(truth: DataFrame) -> DataFrame:
-    """Return the runs of counters that nodes hold, split; `shift` null: under an unknown id."""
+    """Return the runs of counters that nodes hold and have taken, split; `shift` null: under an
+    unknown id.
+    """
     given = (
         truth.where(F.col("kind") == "topic")
         .groupBy("run_id", "node", "topic")
@@ -131,11 +133,12 @@ def _held(truth: DataFrame) -> DataFrame:
         truth.where(F.col("kind") == "held")
         .drop("last_id")
         .join(given, ["run_id", "node", "topic"], "left")
+        .join(taken_of(truth), list(HOLDER))  # what is not taken would be stored again
         .select(
             *HOLDER,
             (F.col("first_counter") - id_).alias("shift"),
             F.col("first_counter").alias("first"),
-            F.least(last, F.col("given_id") + F.col("first_counter") - id_).alias("last"),
+            F.least(last, "taken", F.col("given_id") + F.col("first_counter") - id_).alias("last"),
         )
     )
     return intervals.split(held)

@@ -102,7 +102,8 @@ def _moved_partly(ids: DataFrame, tables: Tables) -> DataFrame:
 
 
 def _handed_again(tables: Tables) -> DataFrame:
-    columns = (*OWNER, "process", "session", "op_id", "at", "t_ns", "cursor", "first", "last")
+    own = ("process", "session", "op_id", "at", "t_ns", "cursor", "unmarked")
+    columns = (*OWNER, *own, "first", "last")
     hands = tables.handlings.where(F.col("f") == "hand")
     pieces = settled(intervals.split(hands.select(*columns)))
     pairs = _both_ways(settled(intervals.overlapping(pieces, OWNER)), pieces)
@@ -117,12 +118,13 @@ def _handed_again(tables: Tables) -> DataFrame:
         operation().alias("later"),
     ).alias("pair")
     found = _not_given_back(ids, tables).unionByName(_acknowledged_before(ids, tables))
+    found = found.unionByName(_not_said_to_come_again(ids, tables))
     return found.select(*OWNER, "id", pair)
 
 
 def _both_ways(some: DataFrame, pieces: DataFrame) -> DataFrame:
     """Return the parts that two hand-overs have in common, either of them as the `earlier_` one."""
-    own = ("process", "session", "op_id", "at", "t_ns", "cursor")
+    own = ("process", "session", "op_id", "at", "t_ns", "cursor", "unmarked")
     names = {name: f"earlier_{name}" for name in own}
     few = only(pieces, some, SHARE)
     one = intervals.common(some, few.withColumnsRenamed(names), OWNER)
@@ -155,6 +157,29 @@ def _not_given_back(ids: DataFrame, tables: Tables) -> DataFrame:
     )
     inside = F.col("id").between(F.col("back_first"), F.col("back_last"))
     return ids.where(same_session).join(releases, [*same, between, inside], "leftanti")
+
+
+def _not_said_to_come_again(ids: DataFrame, tables: Tables) -> DataFrame:
+    """Return the pairs whose later one is not said to be handed over again.
+
+    By the same process, or by one of an application's that began to hand over after the earlier
+    row; and the client had not left the topic in between, as far as that is known.
+    """
+    begun = tables.handlings.groupBy(*OWNER, "process").agg(F.min("t_ns").alias("begun_ns"))
+    plain = settled(ids.where(F.col("id") >= F.col("unmarked")))
+    is_one = F.col("earlier_process") == F.col("process")
+    known = plain.join(only(begun, plain, OWNER), [*OWNER, "process"]).where(
+        is_one | (F.col("earlier_t_ns") < F.col("begun_ns"))
+    )
+    left = only(tables.acts.where(F.col("f") == "unsub"), plain, OWNER).select(
+        *(F.col(name).alias(f"left_{name}") for name in (*OWNER, "at", "from_ns", "latest_ns"))
+    )
+    same = [F.col(name) == F.col(f"left_{name}") for name in OWNER]
+    between = (F.col("left_from_ns") < F.col("t_ns")) & (
+        F.col("left_latest_ns") > F.col("earlier_t_ns")
+    )
+    may_have_left = (F.col("left_at") != F.col("at")) | between
+    return known.join(left, [*same, may_have_left], "leftanti").drop("begun_ns")
 
 
 def _acknowledged_before(ids: DataFrame, tables: Tables) -> DataFrame:

@@ -9,6 +9,7 @@ from analytics.tables import as_of
 from analytics.tables.following import known_of, silent_of
 from analytics.tables.idle import idle_of
 from analytics.tables.runs import one_host
+from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
 
 TIMELINE = ("run_id", "topic", "at")
@@ -38,9 +39,11 @@ def stale_read(tables: Tables) -> DataFrame:
     idle = idle_of(tables, known).withColumns(
         {"known": F.lit(None).cast("bigint"), "detail": F.lit("idle")}
     )
+    counters = _counters_denied(tables.puts)
     return (
         nothing.unionByName(below)
         .unionByName(idle.select(*nothing.columns))
+        .unionByName(counters.select(*nothing.columns))
         .select(
             *evidence(
                 run_id=F.col("run_id"),
@@ -52,6 +55,33 @@ def stale_read(tables: Tables) -> DataFrame:
                 operations=F.array(operation("mark.process", "mark.op_id"), operation()),
             )
         )
+    )
+
+
+def _counters_denied(puts: DataFrame) -> DataFrame:
+    """Return the PUTs that were told of a gap before them, though what is there was acknowledged
+    before: as a rule none.
+    """
+    keys = ("run_id", "topic", "producer", "at")
+    told = settled(puts.where("is_gapped").select(*puts.columns, one_host()))
+    taken = only(puts.where(F.col("outcome") == "ok"), told, keys[:3]).select(
+        *keys[:3],
+        one_host(),
+        F.col("end_ns").alias("done_ns"),
+        F.struct(F.col("last_counter").alias("value"), "process", "op_id").alias("mark"),
+    )
+    is_before = F.col("done_ns") < F.col("invoke_ns")
+    is_there = F.col("mark.value") >= F.col("first_counter") - 1
+    columns = ("process", "op_id", "first_counter", "invoke_ns")
+    own = (*keys, *columns)
+    found = told.select(*own).join(taken, list(keys)).where(is_before & is_there)
+    return (
+        found.groupBy(*own)
+        .agg(F.max("mark").alias("mark"))
+        .withColumnsRenamed(
+            {"producer": "client_id", "first_counter": "known", "invoke_ns": "t_ns"}
+        )
+        .withColumn("detail", F.lit("counter"))
     )
 
 

@@ -7,6 +7,7 @@ for the session of those on both sides of a torn one; writing any of it (seal.py
 A file is read once, in pieces, whatever its size.
 """
 
+import errno
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -170,9 +171,18 @@ def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
 
+def content_of(path: Place) -> bytes:
+    """Return what is in a file, such as run.json. Raises OSError, also of a pipe or a device, which
+    might never end.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return path.read_bytes()
+
+
 def _run_file(path: Place, doubts: _Doubts) -> dict[str, Any] | None:
     try:
-        document = strictly(path.read_bytes())
+        document = strictly(content_of(path))
     except OSError as error:
         doubts.unvouched.append(f"run.json can't be read: {_said(error)}")
         return None

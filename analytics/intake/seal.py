@@ -19,7 +19,15 @@ from pyspark.sql import functions as F
 from analytics.common.session import opened
 from analytics.common.storage import files_in, to_read
 from analytics.intake.cache import HistoryError
-from analytics.intake.files import HIDDEN, LINES, PARQUET, PARQUET_ASIDE, contents_of, strictly
+from analytics.intake.files import (
+    HIDDEN,
+    LINES,
+    PARQUET,
+    PARQUET_ASIDE,
+    content_of,
+    contents_of,
+    strictly,
+)
 
 RUN_FILE: Final = "run.json"
 LOCK: Final = "run.json.lock"  # that of clients which record themselves into the same directory
@@ -71,7 +79,7 @@ def _rows_of(parts: Iterable[str]) -> dict[str, int]:
 
 def _document(path: Path) -> dict[str, object]:
     try:
-        document = strictly(path.read_bytes())
+        document = strictly(content_of(path))
     except OSError as error:
         raise HistoryError(f"{path} can't be read: {error.strerror}") from error
     except ValueError as error:

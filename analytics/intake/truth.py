@@ -20,7 +20,7 @@ from analytics.common import schema
 from analytics.common.storage import Place, files_in
 from analytics.common.table_store import made_of
 from analytics.common.verdict import NOT_COLLECTED
-from analytics.intake.files import strictly
+from analytics.intake.files import content_of, strictly
 from analytics.intake.strict import BLOCK, FILE, STRICTLY, VALUE, is_one_object, lines_of, no_lines
 
 # kind -> the fields without which a row of it says nothing.
@@ -52,7 +52,7 @@ class Truth:
 
     `members`: all nodes by name, as far as run.json says. `missing`: nodes whose disks were to be
     read and have no file. `is_there`: any has one. `unread`: what else stands there. `files`: the
-    names of those that were read.
+    names of those that were read. `is_unsaid`: run.json does not say whose disks were to be read.
     """
 
     rows: DataFrame
@@ -62,6 +62,7 @@ class Truth:
     missing: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    is_unsaid: bool = False
 
     @property
     def not_judged(self) -> str | None:
@@ -88,6 +89,8 @@ class Truth:
         of_file = {row["file"]: row for row in counts.collect()} if self.files else {}
         why = "it is of no node whose disk was to be read"
         found = [f"truth/{name} is not read: {why}" for name in self.unread]
+        if self.is_unsaid:
+            found.append("run.json does not say whose disks were to be read")
         for name in self.files:
             row = of_file.get(name)
             said = f"truth/{name}"
@@ -110,7 +113,7 @@ def none(spark: SparkSession, members: Iterable[str] = ()) -> Truth:
 
 def truth_of(spark: SparkSession, directory: Place) -> Truth:
     """Return the truth of the run in `directory`."""
-    run_id, members, expected = _announced(directory / "run.json")
+    run_id, members, expected, is_unsaid = _announced(directory / "run.json")
     entries = files_of(directory)
     files = [one for one in entries if _node_of(one.name) in expected and one.is_file()]
     unread = tuple(one.name for one in entries if one not in files)
@@ -124,7 +127,8 @@ def truth_of(spark: SparkSession, directory: Place) -> Truth:
     nodes = [(run_id, node, node in collected) for node in names]
     missing = tuple(sorted(expected - collected))
     kept = tuple(one.name for one in files)
-    return Truth(rows, _nodes(spark, nodes), names, bool(collected), missing, unread, kept)
+    every = (rows, _nodes(spark, nodes), names, bool(collected), missing, unread, kept)
+    return Truth(*every, is_unsaid)
 
 
 def files_of(directory: Place) -> tuple[Place, ...]:
@@ -151,6 +155,7 @@ def parsed(lines: DataFrame) -> DataFrame:
     )
     bad = F.col("unparsed").isNotNull() | F.col("run_id").isNull() | F.col("node").isNull()
     bad = bad | ~F.coalesce("strict", F.lit(False)) | ~_is_whole() | _is_beyond()
+    bad = bad | F.coalesce(_is_impossible(), F.lit(False))
     is_foreign = F.lit(False)
     if FILE in lines.columns:
         is_foreign = F.concat("node", F.lit(ENDING)) != F.col(FILE)
@@ -174,6 +179,15 @@ def _is_beyond() -> Column:
     )
 
 
+def _is_impossible() -> Column:
+    """Return whether a row says what no node does: a floor above all ids, a digest of nothing."""
+    has_digest = F.col("kind").isin("entry", "state")
+    is_topic = F.col("kind") == "topic"
+    return (has_digest & (F.col("digest") == "")) | (
+        is_topic & (F.col("floor_id") > F.col("last_id"))
+    )
+
+
 def _is_whole() -> Column:
     """Return whether a row has all that its kind needs."""
 
@@ -191,15 +205,21 @@ def _nodes(spark: SparkSession, nodes: list[tuple[str, str, bool]]) -> DataFrame
     return made_of(spark, rows, schema.NODES)
 
 
-def _announced(run_file: Place) -> tuple[str, set[str], set[str]]:
-    """Return run id, members, and nodes whose truth was to be collected, as run.json has them.
+def _announced(run_file: Place) -> tuple[str, set[str], set[str], bool]:
+    """Return run id, members, and nodes whose truth was to be collected, as run.json has them; and
+    whether it says of these something that can't be read.
 
     Nothing of a file that can't be read: load.py says so, and that is a reason for doubt already.
     """
     try:
-        document: dict[str, Any] = strictly(run_file.read_bytes())
-        members = {str(node) for node in document.get("nodes") or ()}
-        truth = document.get("truth") or {}
-        return str(document["run_id"]), members, {str(node) for node in truth.get("nodes") or ()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return "", set(), set()
+        document: dict[str, Any] = strictly(content_of(run_file))
+        run_id = str(document["run_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", set(), set(), False
+    truth = document.get("truth")
+    named = truth.get("nodes") if isinstance(truth, dict) else None
+    is_said = isinstance(named, list) and all(isinstance(node, str) for node in named)
+    expected = set(named) if isinstance(named, list) and is_said else set()
+    members = document.get("nodes")
+    every = {str(node) for node in members} if isinstance(members, list) else set()
+    return run_id, every, expected, truth is not None and not is_said

@@ -73,7 +73,7 @@ def check(
         with step(OBSERVING, tell):
             observations = observe(history)
             checks = _with_lines(place, with_passages(history.tables, results))
-        doubts = (*reasons_of(place), *history.truth.reasons(), *truth_damage)
+        doubts = (*reasons_of(place), *_forgotten(history), *history.truth.reasons(), *truth_damage)
         intake = history.intake
         crashes = [f"check {one.name} crashed: {one.error}" for one in checks if one.error]
         report = Report(
@@ -95,6 +95,12 @@ def check(
             return report
         with step(REPORTING, tell):
             return finish(history, report)
+
+
+def _forgotten(history: History) -> tuple[str, ...]:
+    """Return that what some clients were owed is not judged; empty if none was forgotten."""
+    clients = sorted(row.client_id for row in history.tables.forgotten.collect())
+    return (f"forgotten: {len(clients)} clients, such as {clients[0]}",) if clients else ()
 
 
 def _told(history: History, one: Check, whole: Wholeness, tell: OnProgress) -> CheckResult:

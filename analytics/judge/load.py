@@ -3,7 +3,6 @@
 When what was kept of an earlier reading is believed is said in cache.py.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -20,7 +19,15 @@ from analytics.common.storage import Place, for_spark, to_read
 from analytics.common.table_store import InDriver, Keeper, OnDisk, remove_tree, with_constants
 from analytics.intake.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, write_manifest
 from analytics.intake.completeness import TORN_MARK
-from analytics.intake.files import LINES, PARQUET, FileSurvey, entries_of, survey_of
+from analytics.intake.files import (
+    LINES,
+    PARQUET,
+    FileSurvey,
+    content_of,
+    entries_of,
+    strictly,
+    survey_of,
+)
 from analytics.intake.strict import BLOCK, STRICTLY, is_one_object, lines_of
 from analytics.intake.truth import Truth, files_of, truth_of
 from analytics.tables.pairs import is_told_of_purge
@@ -476,6 +483,8 @@ def _has_wrong_runs(is_single: bool = False) -> Column:
     if not is_single:
         is_unleased = ~F.coalesce(F.col("count"), F.lit(0)).eqNullSafe(_leased())
         wrong = wrong | (take & ok & is_unleased)
+    is_apart = (F.col("f") == "get") & brings & _says_other_ids(is_single)
+    wrong = wrong | F.coalesce(is_apart, F.lit(False))
     holds = _has_holes(is_single) | F.coalesce(is_other, F.lit(False))
     return F.coalesce(wrong, F.lit(False)) | holds
 
@@ -497,6 +506,26 @@ def _brought(is_single: bool) -> Column:
     )
     others = F.coalesce(F.size("corrupt"), F.lit(0)) + F.coalesce(F.size("letters"), F.lit(0))
     return F.try_add(F.try_add(single.otherwise(many), late), others)
+
+
+def _says_other_ids(is_single: bool) -> Column:
+    """Return whether an answer says that it begins or ends with other ids than it does."""
+    one = F.get("items", F.lit(0))
+    lowest, highest = one["first_id"], _last_of(one)
+    if not is_single:
+        runs = [(name, lambda run: run["first_id"], _last_of) for name in ("items", "delayed")]
+        ids = [
+            (name, lambda id_: id_["id"], lambda id_: id_["id"]) for name in ("corrupt", "letters")
+        ]
+        every = (*runs, *ids)
+        lowest = F.least(*(F.array_min(F.transform(name, low)) for name, low, _ in every))
+        highest = F.greatest(*(F.array_max(F.transform(name, high)) for name, _, high in every))
+    wrong = (F.col("first_id") != lowest, F.col("last_id") != highest)
+    return reduce(lambda left, right: left | right, (F.coalesce(w, F.lit(False)) for w in wrong))
+
+
+def _last_of(run: Column) -> Column:
+    return F.try_subtract(F.try_add(run["first_id"], run["count"]), F.lit(1))
 
 
 def _leased() -> Column:
@@ -567,7 +596,7 @@ def _bad_item(bad: Column) -> Column:
 def _is_application(path: Place) -> bool:
     """Return whether `path` (run.json) says so; one that can't be read has been reported."""
     try:
-        return bool(json.loads(path.read_bytes())["recorded_by"] == APPLICATION)
+        return bool(strictly(content_of(path))["recorded_by"] == APPLICATION)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -6,14 +6,13 @@ What lives here: reading that from `run.json`. What must not: finding reasons of
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # not at run time: it imports Spark, and the twins do without
-    from analytics.common.storage import Place
+from analytics.common.storage import Place
+from analytics.intake.files import content_of, strictly
 
 UNFINISHED = "the run did not finish"
+UNREADABLE = "run.json: the outcome can't be read"
 
 
 def reasons_of(directory: Place) -> tuple[str, ...]:
@@ -22,13 +21,18 @@ def reasons_of(directory: Place) -> tuple[str, ...]:
     A `run.json` that can't be read is a reason that load.py has found already.
     """
     try:
-        outcome = json.loads((directory / "run.json").read_bytes()).get("outcome")
+        outcome = strictly(content_of(directory / "run.json")).get("outcome")
     except (OSError, ValueError, AttributeError):
         return ()
-    return said_by(outcome) if isinstance(outcome, dict) else ()
+    return () if outcome is None else said_by(outcome)
 
 
-def said_by(outcome: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the reasons that a run's `outcome` gives."""
-    found = tuple(str(reason) for reason in outcome.get("reasons") or ())
-    return found or ((UNFINISHED,) if outcome.get("finished") is False else ())
+def said_by(outcome: object) -> tuple[str, ...]:
+    """Return the reasons that a run's `outcome` gives, and the violations that it has seen."""
+    if not isinstance(outcome, Mapping):
+        return (UNREADABLE,)
+    reasons, violations = outcome.get("reasons", []), outcome.get("violations", [])
+    if not isinstance(reasons, list) or not isinstance(violations, list):
+        return (UNREADABLE,)
+    found = tuple(dict.fromkeys(map(str, (*reasons, *violations))))
+    return found or (() if outcome.get("finished") is True else (UNFINISHED,))

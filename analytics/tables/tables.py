@@ -18,6 +18,7 @@ handlings      one row a step between a client and its application: what is hand
 controls       one row a SUB or UNSUB, with what the broker said of the cursor
 acts           the SUBs and UNSUBs that may have acted, from when to when (lives.py)
 lives          when a client surely was subscribed to a topic (lives.py)
+forgotten      the clients that were told that the cluster has forgotten them: they have no lives
 absences       when a client that got answers of a topic surely was not (lives.py)
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
 applications   the runs that applications recorded themselves: run.json says so, or some line of
@@ -95,6 +96,8 @@ TICK_NS: Final = 1_000_000
 # Of an answer: it is one run and nothing else, and whose that is; else the array of its runs.
 OF_RUNS: Final = ("is_single", "producer", "shift", "pieces")
 LETTER: Final = "\u0018dead letter"  # `reason` of what is whole, and nobody put there himself
+COUNTER_GAP: Final = "counter_gap"  # of a PUT: the broker lacks a counter before it
+FORGOTTEN: Final = "forgotten"
 NO_ROOM: Final = "too_many"  # of a GET of any topic: a pattern has missed one
 DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may have lost its name
 
@@ -120,6 +123,7 @@ class Tables:
     applications: DataFrame
     acts: DataFrame
     lives: DataFrame
+    forgotten: DataFrame
     absences: DataFrame
     places: DataFrame
     controls: DataFrame
@@ -176,7 +180,9 @@ def build(
     journaled = keep("journaled", journaled_of(truth_rows))
     acts = keep("acts", acts_of(controls))
     spans = keep("spans", spans_of(answers))
+    forgotten = keep("forgotten", forgotten_of(events))
     lived = lives_of(acts, answers, spans, _drained_rows(asides))
+    lived = without(lived, forgotten, ("run_id", "client_id"))
     expiring = expiring_of(events)
     expiring = keep("expiring", expiring if is_timed else none_of(expiring))
     collected = keep("collected", collected_of(truth_rows, asides, expiring))
@@ -218,6 +224,7 @@ def build(
         applications=applications,
         acts=acts,
         lives=lives,
+        forgotten=forgotten,
         absences=keep("absences", absences_of(acts, spans)),
         places=places,
         controls=controls,
@@ -266,6 +273,11 @@ def told_of(events: DataFrame) -> DataFrame:
     return events.where(is_end & said).select(*columns, F.col("t_ns").alias("end_ns"))
 
 
+def forgotten_of(events: DataFrame) -> DataFrame:
+    """Return (run_id, client_id) of the clients that were told that they are forgotten."""
+    return events.where(F.col("error") == FORGOTTEN).select("run_id", "client_id").distinct()
+
+
 def expiring_of(events: DataFrame) -> DataFrame:
     """Return (run_id, topic) of the topics to which something was put that expires."""
     is_put = (F.col("f") == "put") & F.col("expires").isNotNull()
@@ -296,6 +308,7 @@ def puts_of(pairs: DataFrame) -> DataFrame:
         "outcome",
         F.coalesce("first_id", F.lit(0)).alias("first_id"),
         F.coalesce("duplicate", F.lit(False)).alias("duplicate"),
+        ((F.col("outcome") == "fail") & F.col("error").eqNullSafe(COUNTER_GAP)).alias("is_gapped"),
         "expires",
         "invoke_ns",
         "end_ns",
@@ -470,6 +483,9 @@ def handlings_of(events: DataFrame) -> DataFrame:
         F.col("first_id").alias("first"),
         F.col("last_id").alias("last"),
         "cursor",
+        F.when(F.col("f") == "hand", F.col("first_id") + F.coalesce("redelivered", F.lit(0))).alias(
+            "unmarked"
+        ),
     )
 
 

@@ -135,6 +135,7 @@ def duplicate_delivered(run: Run) -> Iterable[Evidence]:
     for whose, rows in run.handlings_of.items():
         subscription = run.standing.of(*whose)
         yield from _handed_again(run, subscription, rows, across=run.is_application)
+        yield from _unmarked(run, subscription, rows, across=run.is_application)
 
 
 def _delivered_again(run: Run, subscription: RecordedSubscription) -> Iterator[Evidence]:
@@ -203,6 +204,36 @@ def _handed_again(
                 reading = Reading(run)
             yield from reading.step(row)
             last = row.time
+
+
+def _unmarked(
+    run: Run, subscription: RecordedSubscription, rows: list[RecordedHandling], across: bool
+) -> Iterator[Evidence]:
+    """Yield what was handed over again, and not said to be; `across`: also by a process that began
+    to hand over after the one that did so first.
+    """
+    begun: dict[str, Time] = {}
+    handed: dict[int, list[RecordedHandling]] = defaultdict(list)
+    for row in rows:
+        begun.setdefault(row.process, row.time)
+    for row in (one for one in rows if one.f == "hand"):
+        for id_ in row.ids:
+            if id_ >= row.ids[0] + row.redelivered:
+                for earlier in handed[id_]:
+                    is_known = earlier.process == row.process or (
+                        across and earlier.host == row.host and earlier.time < begun[row.process]
+                    )
+                    span = row.host, earlier.time, row.time
+                    if (
+                        is_known
+                        and not _is_one_step(earlier, row)
+                        and not subscription.may_have_moved(*span)
+                        and not subscription.may_have_left(*span)
+                    ):
+                        fields = {"topic": row.topic, "client_id": row.client, "id": id_}
+                        yield run.row(earlier, row, **fields)
+                        break
+            handed[id_].append(row)
 
 
 class Reading:

@@ -82,6 +82,7 @@ def stale_read(run: Run) -> Iterable[Evidence]:
 
     yield from denied_of_any(run)
     yield from idle_of(run)
+    yield from _counters_denied(run)
     for made in run.of("group"):
         if made.is_ok and made.resumed is False and made.start is None:
             reached = run.knowledge.reached_before(made.topic, made.host, made.invoke)
@@ -89,6 +90,23 @@ def stale_read(run: Run) -> Iterable[Evidence]:
                 fields = {"topic": made.topic, "client_id": made.client, "detail": "start"}
                 ids = {"id": reached.id, "other_id": made.last_id or 0}
                 yield run.row(reached.operation, made, **fields, **ids)
+
+
+def _counters_denied(run: Run) -> Iterator[Evidence]:
+    """Yield the PUTs that were told of a gap before them, though what is there was acknowledged."""
+    taken: dict[tuple[str, str, str | None], Marks] = defaultdict(Marks)
+    for put in run.of("put"):
+        if put.is_ok and put.counter is not None:
+            taken[put.client, put.topic, put.host].add(put.counters[-1], put)
+    for marks in taken.values():
+        marks.seal()
+    for put in run.of("put"):
+        if put.outcome == "fail" and put.error == "counter_gap" and put.counter is not None:
+            known = taken[put.client, put.topic, put.host].before(put.invoke)
+            if known is not None and known.id >= put.counter - 1:
+                fields = {"topic": put.topic, "client_id": put.client, "detail": "counter"}
+                ids = {"id": known.id, "other_id": put.counter}
+                yield run.row(known.operation, put, **fields, **ids)
 
 
 def _told_nothing(

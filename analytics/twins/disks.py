@@ -61,18 +61,19 @@ class Disk:
     def has(self, publication: Publication, id_: int | None) -> bool:
         """Whether it has what was acknowledged; `id_`: under which id, None if that is not known.
 
-        What has no id need only be taken: nobody subscribed, or it stands where nobody said.
+        What has no id need only be taken: nobody subscribed, or it stands where nobody said. What
+        is not taken would be stored again if it were sent again.
         """
         producer, topic, counter = publication
         is_taken = self._counters.get((producer, topic), 0) >= counter
+        if not is_taken:
+            return False
         for held in self._held.get(publication, ()):
             if held is None:
                 return True
             if id_ in (held, None) and held <= self._last_ids.get(topic, held):
                 return True
-        if id_ is None:
-            return is_taken
-        return is_taken and id_ <= self._floors.get(topic, 0)
+        return id_ is None or id_ <= self._floors.get(topic, 0)
 
 
 def ack_not_durable(run: Run) -> Iterable[Evidence]:

@@ -90,6 +90,8 @@ def take_in(directory: Path) -> TakenIn:
 
 def _document(path: Path) -> Mapping[str, Any]:
     try:
+        if path.exists() and not path.is_file():  # a pipe, or a device, might never end
+            raise Unjudgeable("unreadable: run.json: it is no file")
         document = parsed(path.read_bytes())
     except OSError as error:
         raise Unjudgeable(f"unreadable: run.json: {error.strerror}") from error
@@ -458,6 +460,18 @@ def _check_answer(get: Event) -> None:
     brought = named + len(get.get("corrupt", ())) + len(get.get("letters", ()))
     if "digests" not in get and count != brought:
         raise Malformed(f"count is {count}, it brings {brought}")
+    if get["f"] == "get" and "digests" not in get and brought:
+        _check_range(get)
+
+
+def _check_range(get: Event) -> None:
+    """Raise Malformed if an answer does not begin and end with the ids that it says."""
+    runs = [*get.get("items", ()), *get.get("delayed", ())]
+    single = [one[0] for name in ("corrupt", "letters") for one in get.get(name, ())]
+    lowest = min([run[0] for run in runs] + single)
+    highest = max([run[0] + run[3] - 1 for run in runs] + single)
+    if get.get("first_id", lowest) != lowest or get.get("last_id", highest) != highest:
+        raise Malformed(f"it brings {lowest} to {highest}, and says other ids")
 
 
 def _check_take(take: Event) -> None:
@@ -500,9 +514,14 @@ def _check_handling(row: Event) -> None:
 
 # --- the truth ------------------------------------------------------------------------------------
 
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
 _TRUTH_FIELDS: Final[Mapping[str, Mapping[str, Test]]] = {
-    "entry": {"index": _is_number, "term": _is_number, "digest": _is_text},
-    "state": {"index": _is_number, "digest": _is_text},
+    "entry": {"index": _is_number, "term": _is_number, "digest": _is_digest},
+    "state": {"index": _is_number, "digest": _is_digest},
     "held": {
         "topic": _is_text,
         "first_id": lambda value: value is None or _is_id(value),
@@ -529,9 +548,12 @@ def _take_truth(intake: TakenIn, directory: Path) -> None:
             intake.missing.append(node)
             continue
         try:
-            data = (folder / name).read_bytes()
+            data = (folder / name).read_bytes() if (folder / name).is_file() else None
         except OSError as error:
             intake.truth_holes.append(f"unreadable: {TRUTH}/{name}: {error.strerror}")
+            continue
+        if data is None:
+            intake.truth_holes.append(f"unreadable: {TRUTH}/{name}: it is no file")
             continue
         intake.nodes[node] = True
         rows = list(_truth_rows(intake, node, data))
@@ -578,6 +600,8 @@ def _check_truth(row: Mapping[str, Any]) -> None:
     for name, test in {"run_id": _is_text, "node": _is_text, **fields}.items():
         if not test(row.get(name)):
             raise Malformed(f"{name} is {row.get(name)!r}")
+    if row["kind"] == "topic" and row["floor_id"] > row["last_id"]:
+        raise Malformed(f"collected up to {row['floor_id']}, given up to {row['last_id']}")
 
 
 def size_of(rows: list[Event]) -> int:

@@ -116,6 +116,7 @@ def _judged(intake: TakenIn, run: Run) -> Judgement:
         *([f"{unplaced} answers lack the cursor or topic asked for"] if unplaced else ()),
         *(f"{name} crashed: {why}" for name, why in crashed.items()),
         *_delayed(run),
+        *_forgotten(run),
         *weak,
     )
     is_proven = any(evidence[name] for name in evidence if name not in no_proof)
@@ -143,12 +144,21 @@ def said_by(outcome: Any) -> list[str]:
     """Return why the run itself says that it proves nothing; an application's says nothing."""
     if outcome is None:
         return []
-    if not isinstance(outcome, Mapping) or not isinstance(outcome.get("reasons", []), list):
+    names = ("reasons", "violations")
+    if not isinstance(outcome, Mapping) or not all(
+        isinstance(outcome.get(name, []), list) for name in names
+    ):
         return ["run.json: the outcome can't be read"]
-    reasons = [str(reason) for reason in outcome.get("reasons", ())]
+    reasons = list(dict.fromkeys(str(one) for name in names for one in outcome.get(name, ())))
     if outcome.get("finished") is not True and not reasons:
         reasons.append("the run did not finish")
     return reasons
+
+
+def _forgotten(run: Run) -> list[str]:
+    """Return that what some clients were owed is not judged: nobody knows until when they were."""
+    clients = sorted(run.forgotten)
+    return [f"forgotten: {len(clients)} clients, such as {clients[0]}"] if clients else []
 
 
 def _delayed(run: Run) -> list[str]:

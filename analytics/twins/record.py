@@ -224,6 +224,7 @@ class RecordedHandling:
     first_id: int | None
     last_id: int
     cursor: int | None
+    redelivered: int
 
     @property
     def ids(self) -> range:
@@ -357,6 +358,11 @@ class Record:
     def answers(self) -> list[RecordedOperation]:
         """The GETs that were answered."""
         return [get for get in self.of("get") if get.is_ok]
+
+    @cached_property
+    def forgotten(self) -> set[str]:
+        """The clients that were told that the cluster has forgotten them."""
+        return {one.client for one in self.operations if one.error == "forgotten"}
 
     @cached_property
     def followed(self) -> dict[str, set[str]]:
@@ -520,6 +526,7 @@ def _take_single(run: Record, row: Event) -> None:
                 first_id=row.get("first_id"),
                 last_id=row.get("last_id") or 0,
                 cursor=row.get("cursor"),
+                redelivered=row.get("redelivered") or 0,
             )
         )
     elif f == "phase" and row.get("phase") == "drained":

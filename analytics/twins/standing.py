@@ -104,6 +104,13 @@ class RecordedSubscription:
             if sub is not but
         )
 
+    def may_have_left(self, host: str | None, since: Time, until: Time) -> bool:
+        """Whether an UNSUB may have acted between two times of a host."""
+        return any(
+            unsub.host != host or (unsub.invoke < until and self.latest(unsub) > since)
+            for unsub in self.unsubs
+        )
+
     @cached_property
     def moves(self) -> list[RecordedOperation]:
         """The SUBs that say where they start."""
@@ -169,7 +176,9 @@ class RecordedSubscription:
 
     @cached_property
     def lives(self) -> list[SubscribedSpan]:
-        """Return the lives, on each host that has a proof."""
+        """Return the lives, on each host that has a proof; none of a client that was forgotten."""
+        if self.client in self._record.forgotten:
+            return []
         hosts = {one.host for one in self._proofs()}
         return [life for host in hosts for life in self._lives_on(host)]
 

@@ -744,6 +744,7 @@ def two_disks_of_three_hold_what_was_given(run: RunRecorder) -> set[str]:
     got(run, "s", 0, *own(1))
     run.found_on("ab", "held", producer="p", topic="t", first_counter=1, count=1, first_id=1)
     run.found_on("abc", "topic", topic="t", last_id=1, floor_id=0)
+    run.found_on("abc", "counter", producer="p", topic="t", counter=1)
     return NOTHING
 
 
@@ -765,4 +766,25 @@ def another_leader_gives_what_has_expired_by_other_clocks(run: RunRecorder) -> s
     stored(run, "p", 1, 1, expires=[[1, 1, 10]], node="a", term=1)
     run.wait(5000)
     run.get("s", "t", 0, [[1, "p", 1, 1]], node="b", term=2)
+    return NOTHING
+
+
+@small
+def a_gap_before_a_counter_is_told_while_what_fills_it_is_under_way(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    run.put("p", "t", 1, "ok", first_id=1, last_id=1)
+    second = run.invoke("p", "put", "t", counter=2, count=1)
+    run.put("p", "t", 3, "fail", error="counter_gap")
+    run.complete(second, "ok", first_id=2, last_id=2)
+    run.put("p", "t", 3, "ok", first_id=3, last_id=3)
+    return NOTHING
+
+
+@small
+def a_client_that_was_forgotten_is_owed_nothing(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1)
+    got(run, "s", 0, *own(1))
+    run.complete(run.invoke("s", "get", "t", last_id=1), "fail", error="forgotten")
+    stored(run, "p", 2, 0)
     return NOTHING

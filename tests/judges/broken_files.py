@@ -444,6 +444,24 @@ def last_id_below(history: MadeHistory, rng: random.Random) -> bool:
     return True
 
 
+@breaks("counter-not-taken", "ack_not_durable", "what is stored and not taken is stored again")
+def counter_not_taken(history: MadeHistory, rng: random.Random) -> bool:
+    """A majority holds an acknowledged publication, and would take it once more."""
+    if not history.truth:
+        return False
+    chosen = publication(history, rng)
+    if chosen is None:
+        return False
+    topic, producer, counter, _ = chosen
+    nodes = sorted(history.truth)
+    for node in rng.sample(nodes, rng.randint(len(nodes) // 2 + 1, len(nodes))):
+        for row in rows_of(history, node, "counter"):
+            if (row["topic"], row["producer"]) == (topic, producer):
+                row["counter"] = min(row["counter"], counter - 1)
+        history.truth[node] = [row for row in history.truth[node] if row.get("counter") != 0]
+    return True
+
+
 @breaks("two-in-one-place-on-disk", "inconsistent_id", "a node holds one publication under an id")
 def two_in_one_place(history: MadeHistory, rng: random.Random) -> bool:
     held = [

@@ -611,6 +611,17 @@ def denied_a_given_one(history: MadeHistory, rng: random.Random) -> bool:
     return True
 
 
+@breaks(
+    "counter-denied", "stale_read", "an acknowledged counter is there for the next one", "counter"
+)
+def counter_denied(history: MadeHistory, rng: random.Random) -> bool:
+    scene = opening(history, rng)
+    scene.sub("s", 0)
+    scene.put("p", 1, 1)
+    scene.end(scene.begin_put("p", rng.randint(1, 2)), "fail", error="counter_gap")
+    return True
+
+
 @breaks("begins-in-the-past", "stale_read", "a new subscription begins at the end", "start")
 def begins_in_the_past(history: MadeHistory, rng: random.Random) -> bool:
     scene = opening(history, rng)
@@ -767,6 +778,20 @@ def handed_twice(history: MadeHistory, rng: random.Random) -> bool:
     for _ in range(2):
         ids = {"first_id": scene.id(1), "last_id": scene.id(1)}
         scene.single("s", "hand", cursor=scene.id(0), **ids)
+    return True
+
+
+@breaks("handed-again-unsaid", "duplicate_delivered", "what comes again is said to come again")
+def handed_again_unsaid(history: MadeHistory, rng: random.Random) -> bool:
+    """A crash left it unacknowledged: it comes again by right, and the application is not told."""
+    scene = opening(history, rng)
+    scene.sub("s", 0)
+    scene.put("p", 1, 1)
+    ids = {"first_id": scene.id(1), "last_id": scene.id(1)}
+    for session in (1, 2):
+        get = scene.begin_get("s", 0, session=session)
+        scene.brought(get, 1, ("p", 1), handed_apart=True)
+        scene.single("s", "hand", cursor=scene.id(0), session=session, **ids)
     return True
 
 

@@ -392,6 +392,27 @@ def answer_is_of_another_topic_that_it_has_subscribed_to_as_well(run: RunRecorde
 
 
 @small
+def counter_that_was_acknowledged_is_missing_to_the_next_one(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1)
+    run.put("p", "t", 2, "fail", error="counter_gap")
+    return {"stale_read counter 1"}
+
+
+@small
+def disks_hold_what_they_have_not_taken(run: RunRecorder) -> set[str]:
+    run.disk("a", "b", "c")
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1)
+    stored(run, "p", 2, 2)
+    run.found_on("abc", "held", producer="p", topic="t", first_counter=1, count=2, first_id=1)
+    run.found_on("abc", "topic", topic="t", last_id=2, floor_id=0)
+    run.found_on("a", "counter", producer="p", topic="t", counter=2)
+    run.found_on("b", "counter", producer="p", topic="t", counter=1)
+    return {"ack_not_durable 2"}
+
+
+@small
 def epochs_begin_anew(run: RunRecorder) -> set[str]:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1, epoch=3)

@@ -208,3 +208,40 @@ def acknowledgment_repeats_another_epoch() -> Made:
     [acknowledged] = [row for row in run.rows if row["type"] == "ok" and row.get("counter") == 2]
     acknowledged["epoch"] = 7
     return Made(run, UNKNOWN)
+
+
+@directory
+def answer_says_that_it_begins_elsewhere() -> Made:
+    run = clean()
+    run.rows[-2] |= {"first_id": 2, "last_id": 3}
+    return Made(run, UNKNOWN)
+
+
+@directory
+def run_has_seen_a_violation_and_gives_no_reason() -> Made:
+    outcome = {"finished": True, "reasons": [], "violations": ["a reader was given one twice"]}
+    return Made(clean(), UNKNOWN, {"outcome": outcome})
+
+
+@directory
+def run_says_nothing_of_whether_it_finished() -> Made:
+    return Made(clean(), UNKNOWN, {"outcome": {"reasons": []}})
+
+
+@directory
+def outcome_is_no_object() -> Made:
+    return Made(clean(), UNKNOWN, {"outcome": ["finished"]})
+
+
+@directory
+def truth_that_was_to_be_read_is_no_object() -> Made:
+    return Made(clean(), UNKNOWN, {"truth": ["a", "b", "c"]})
+
+
+@directory
+def client_was_forgotten() -> Made:
+    run = clean()
+    run.sub("gone", "t", 2)
+    run.complete(run.invoke("gone", "get", "t", last_id=2), "fail", error="forgotten")
+    run.put("p", "u", 1, "ok", first_id=0)
+    return Made(run, UNKNOWN)

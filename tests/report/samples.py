@@ -144,7 +144,7 @@ RUN_FILE = {
     "nodes": ["n1", "n2", NODE],
     "versions": {"python": "3.11"},
     "start": "2026-01-01T00:00:00Z",
-    "outcome": {"problems": ["3 acknowledged, 50 are the least"]},
+    "outcome": {"finished": True, "problems": ["3 acknowledged, 50 are the least"]},
 }
 
 

@@ -28,7 +28,7 @@ def what_a_crash_left_unacknowledged_comes_again(run: RunRecorder) -> Expected:
     begun(run)
     run.handle("s", "hand", "t", 1, 2, cursor=0)
     run.get("s", "t", 0, [[1, "p", 1, 3]], session=1, handed_apart=True)
-    run.handle("s", "hand", "t", 1, 3, cursor=0, session=1)
+    run.handle("s", "hand", "t", 1, 3, cursor=0, session=1, redelivered=2)
     return {}
 
 
@@ -37,8 +37,42 @@ def what_its_reader_gave_back_comes_again(run: RunRecorder) -> Expected:
     begun(run)
     run.handle("s", "hand", "t", 1, 2, cursor=0)
     run.handle("s", "release", "t", 1, 2)
-    run.handle("s", "hand", "t", 1, 3, cursor=0)
+    run.handle("s", "hand", "t", 1, 3, cursor=0, redelivered=2)
     return {}
+
+
+@case
+def what_comes_again_and_is_not_said_to_is_a_duplicate(run: RunRecorder) -> Expected:
+    begun(run)
+    first = run.handle("s", "hand", "t", 1, 3, cursor=0)
+    run.get("s", "t", 0, [[1, "p", 1, 3]], session=1, handed_apart=True)
+    again = run.handle("s", "hand", "t", 1, 3, cursor=0, session=1, redelivered=2)
+    pair = (("s", first["op_id"]), ("s", again["op_id"]))
+    return {"duplicate_delivered": [row(run, client_id="s", id=3, operations=pair)]}
+
+
+@case
+def what_comes_again_to_who_may_have_left_or_has_moved_need_not_say_so(
+    run: RunRecorder,
+) -> Expected:
+    begun(run)
+    run.handle("s", "hand", "t", 1, 3, cursor=0)
+    run.complete(run.invoke("s", "unsub", "t"), "info", error="timeout")
+    run.sub("s", "t", session=1, resumed=True)
+    run.get("s", "t", 0, [[1, "p", 1, 3]], session=1, handed_apart=True)
+    run.handle("s", "hand", "t", 1, 3, cursor=0, session=1)
+    return {}
+
+
+@case
+def an_application_that_comes_back_is_told_what_comes_again(run: RunRecorder) -> Expected:
+    begin = {"digests": ALL, "first_id": 1, "last_id": 3, "count": 3}
+    run.sub("s", "t")
+    run.complete(run.invoke("s", "get", "t", last_id=0), "ok", handed_apart=True, **begin)
+    first = run.handle("s", "hand", "t", 1, 2, cursor=0)
+    again = run.handle("s", "hand", "t", 1, 2, cursor=0, process="later", redelivered=1)
+    pair = (("s", first["op_id"]), ("later", again["op_id"]))
+    return {"duplicate_delivered": [row(run, client_id="s", id=2, operations=pair)]}
 
 
 @case
@@ -46,7 +80,7 @@ def what_a_session_hands_over_twice_is_a_duplicate(run: RunRecorder) -> Expected
     begun(run)
     first = run.handle("s", "hand", "t", 1, 2, cursor=0)
     run.handle("s", "release", "t", 1, 1)
-    again = run.handle("s", "hand", "t", 1, 2, cursor=0)
+    again = run.handle("s", "hand", "t", 1, 2, cursor=0, redelivered=2)
     pair = (("s", first["op_id"]), ("s", again["op_id"]))
     return {"duplicate_delivered": [row(run, client_id="s", id=2, operations=pair)]}
 
@@ -58,7 +92,7 @@ def what_was_acknowledged_and_is_handed_over_after_a_crash_is_a_duplicate(
     begun(run)
     first = run.handle("s", "hand", "t", 1, 1, cursor=0)
     run.handle("s", "hand", "t", 2, 2, cursor=1)
-    again = run.handle("s", "hand", "t", 1, 2, cursor=0, session=1)
+    again = run.handle("s", "hand", "t", 1, 2, cursor=0, session=1, redelivered=2)
     pair = (("s", first["op_id"]), ("s", again["op_id"]))
     return {"duplicate_delivered": [row(run, client_id="s", id=1, operations=pair)]}
 
@@ -123,7 +157,7 @@ def applications_of_other_processes_are_compared_too(run: RunRecorder) -> Expect
     run.complete(run.invoke("s", "get", "t", last_id=0), "ok", handed_apart=True, **begin)
     first = run.handle("s", "hand", "t", 1, 1, cursor=0)
     run.handle("s", "hand", "t", 2, 2, cursor=1)
-    again = run.handle("s", "hand", "t", 1, 2, cursor=0, process="later")
+    again = run.handle("s", "hand", "t", 1, 2, cursor=0, process="later", redelivered=2)
     pair = (("s", first["op_id"]), ("later", again["op_id"]))
     return {"duplicate_delivered": [row(run, client_id="s", id=1, operations=pair)]}
 

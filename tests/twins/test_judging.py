@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from hashlib import blake2b
@@ -404,3 +405,35 @@ def test_both_judges_hold_the_same_checks_for_no_proof_where_something_is_missin
         {name for name, spec in CLAIMS.items() if spec.needs_whole is part and name in TWINS}
         for part in (Part.HISTORY, Part.TRUTH, None)
     ]
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A read of a pipe might wait, and of a device go on, for ever."""
+    directory = write(tmp_path, recorded(), nodes=["a"], truth={"nodes": ["a"]})
+    (directory / "truth").mkdir()
+    os.mkfifo(directory / "truth" / "a.jsonl")
+    judgement = judge(directory)
+    assert judgement.reasons == ("unreadable: truth/a.jsonl: it is no file",)
+    (directory / "run.json").unlink()
+    os.mkfifo(directory / "run.json")
+    judgement = judge(directory)
+    assert judgement.reasons == ("unreadable: run.json: it is no file",)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"kind": "topic", "topic": "t", "last_id": 2, "floor_id": 3},
+        {"kind": "state", "index": 2, "digest": ""},
+        {"kind": "entry", "index": 2, "term": 1, "digest": ""},
+    ],
+)
+def test_a_truth_that_no_node_leaves_is_a_hole(tmp_path: Path, row: dict[str, Any]) -> None:
+    directory = write(tmp_path, recorded(), nodes=["a"], truth={"nodes": ["a"]})
+    common = {"run_id": json.loads((directory / "run.json").read_text())["run_id"], "node": "a"}
+    state = {"kind": "state", "index": 1, "digest": "00"}
+    counter = {"kind": "counter", "producer": "p", "topic": "t", "counter": 2}
+    (directory / "truth").mkdir()
+    lines = "".join(json.dumps({**common, **one}) + "\n" for one in (state, counter, row))
+    (directory / "truth" / "a.jsonl").write_text(lines)
+    assert any(one.startswith("malformed: truth/a.jsonl:3") for one in judge(directory).reasons)
