@@ -480,7 +480,13 @@ def _shell(client: Client, settings: Any) -> int:
     def topics() -> list[str]:
         return [row.topic for row in client.topics()]
 
-    succeeded = Shell(execute, topics, Path(settings.state) / directory.HISTORY_NAME).run()
+    shell = Shell(execute, topics, Path(settings.state) / directory.HISTORY_NAME)
+    try:
+        succeeded = shell.run()
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # of Python's `input`, which writes what stands in the output first
+        raise StreamError(f"the output cannot be written: {error.strerror}") from error
     return OK if succeeded or sys.stdin.isatty() else FAILED
 
 

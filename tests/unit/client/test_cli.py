@@ -782,6 +782,7 @@ def test_what_a_full_disk_did_not_take_comes_again(node: FakeNode, tmp_path: Pat
     )
     assert said("status", ">/dev/full") == (5, full)
     assert said("completion bash", ">/dev/full") == (5, full)
+    assert said("shell", ">/dev/full <<E\ntopics\nE") == (5, full)
     assert said("put t b", "2>&-") == (0, b"2\n")
     assert said("put t -", "<&-") == (0, b"0 stored, last id 0\n")
     assert said("shell", "<&-") == (0, b"")
