@@ -415,6 +415,7 @@ class FakeBroker:
         pytest.param("etcd", marks=pytest.mark.needs("etcd")),
     ],
 )
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # three of Erlang's nodes, started and one of them again, beside others
 def test_each_broker_is_measured_beside_ours_and_ended(tmp_path: Path, name: str) -> None:
     report, parent = tmp_path / "figures.json", tmp_path / "runs"
