@@ -173,7 +173,7 @@ def pytest_runtest_makereport() -> Generator[None, object, object]:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """See that pytest-xdist has read the groups: some releases of pytest hide them from it."""
-    if hasattr(session.config, "workerinput"):
+    if getattr(session.config.option, "loadgroup", False):  # of a worker, with --dist loadgroup
         for item in session.items:
             if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
                 raise pytest.UsageError(f"{item.nodeid} is in no group for pytest-xdist")
