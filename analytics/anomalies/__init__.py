@@ -16,6 +16,7 @@ from analytics.anomalies.ack_not_durable import ack_not_durable
 from analytics.anomalies.corrupt import corrupt
 from analytics.anomalies.cursor_regression import cursor_regression
 from analytics.anomalies.dead_letter import dead_letter
+from analytics.anomalies.delayed import delayed
 from analytics.anomalies.duplicate_delivered import duplicate_delivered
 from analytics.anomalies.duplicate_stored import duplicate_stored
 from analytics.anomalies.fencing import fencing
@@ -76,6 +77,7 @@ CHECKS: Final = tuple(
         cursor_regression,
         subscription,
         purge,
+        delayed,
         group_order,
         group_lease,
         group_lost,

@@ -101,6 +101,14 @@ CLAIMS: Final[Mapping[str, CheckSpec]] = {
         " gone (alive)",
         needs_whole=Part.HISTORY,  # the row of the purge
     ),
+    "delayed": CheckSpec(
+        "what was put with a delay came before that was over (early), under two ids (twice), behind"
+        " what it was ahead of (order), where something else stands (other), with another key or"
+        " other headers (content), before it was sent, though it had failed, or though nobody put"
+        " it (future, aborted, phantom); or it never came to who was owed it (lost, unstored)",
+        needs_names=True,
+        needs_whole=Part.HISTORY,  # the PUT, the answer that brought it
+    ),
     "group_order": CheckSpec(
         "what a group's worker has acknowledged is leased again (again), an ack of a lost lease was"
         " accepted (late), or two of one (twice); or attempts or tokens do not go up (attempt,"

@@ -23,7 +23,8 @@ LINE: Final = (
     " acks ARRAY<ARRAY<BIGINT>>, naks ARRAY<ARRAY<BIGINT>>, extends ARRAY<ARRAY<BIGINT>>,"
     " token BIGINT, leases ARRAY<ARRAY<BIGINT>>, lost ARRAY<ARRAY<BIGINT>>, left_ms BIGINT,"
     " letters ARRAY<ARRAY<STRING>>, ordered_by_key BOOLEAN, keyed ARRAY<BIGINT>, keys STRING,"
-    " expires ARRAY<ARRAY<BIGINT>>, delayed ARRAY<ARRAY<STRING>>"
+    " expires ARRAY<ARRAY<BIGINT>>, delayed ARRAY<ARRAY<STRING>>,"
+    " delays ARRAY<ARRAY<BIGINT>>"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"

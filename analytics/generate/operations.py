@@ -48,13 +48,19 @@ OPERATION: Final = (
     ("keyed", "ARRAY<BIGINT>"),  # of a TAKE's answer
     ("keys", "STRING"),
     *((name, "STRING") for name in ("start", "dead_letter")),  # of an invoke
+    ("naks", "ARRAY<ARRAY<BIGINT>>"),
+    ("delay_ms", "BIGINT"),  # of a PUT to a lane
+    ("delayed", f"ARRAY<{ITEM}>"),  # of a GET's answer
+    ("marked", "ARRAY<BIGINT>"),
+    ("properties", "STRING"),
 )
 OF_INVOKE: Final = (
     *("group", "number", "max_attempts", "acks", "ordered_by_key", "start", "dead_letter"),
+    "naks",
 )
 OF_ANSWER: Final = (
     *("cursor", "resumed", "times", "token", "left_ms", "leases", "lost", "letters"),
-    *("keyed", "keys"),
+    *("keyed", "keys", "marked", "properties"),
 )
 
 
@@ -214,7 +220,8 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
     f, is_single = F.col("f"), F.col("phase").isNotNull()
     is_end = (F.col("type") != "invoke") & ~is_single
     put, ok = f == "put", is_end & (F.col("outcome") == "ok")
-    came = F.size(F.coalesce("items", F.array())) + F.size(F.coalesce("corrupt", F.array()))
+    brought = ("items", "corrupt", "delayed")
+    came = sum((F.size(F.coalesce(name, F.array())) for name in brought), start=F.lit(0))
     delivered, took = ok & (f == "get"), ok & (f == "take")
     both = F.array(F.lit("invoke"), F.col("outcome"))
     types = F.when(is_single, F.array("outcome")).otherwise(both)
@@ -222,7 +229,8 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
     some = delivered & (came > 0)
     last_id = (
         F.when(~is_end & (f == "get"), F.col("asked"))
-        .when(ok & ~f.isin("get", "take") | some, F.coalesce("first_id", F.lit(0)))
+        .when(some, F.col("first_id") + came - 1)
+        .when(ok & ~f.isin("get", "take"), F.coalesce("first_id", F.lit(0)))
         .when(f.isin("purge", "purged"), F.col("first_id"))
         .cast("bigint")
     )
@@ -245,8 +253,9 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         last_id.alias("last_id"),
         *(
             F.when((delivered | took) & (F.size(name) > 0), F.col(name)).alias(name)
-            for name in ("items", "corrupt")
+            for name in brought
         ),
+        F.when(put & ~is_end & F.col("delay_ms").isNotNull(), _delays()).alias("delays"),
         F.when(is_end, F.col("error")).alias("error"),
         F.when(is_end, 1).cast("bigint").alias("attempt"),
         F.when(ok & put, F.coalesce("duplicate", F.lit(False))).alias("duplicate"),
@@ -258,6 +267,11 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         *(F.when(~is_end, F.col(name)).alias(name) for name in OF_INVOKE),
         *(F.when(ok, F.col(name)).alias(name) for name in OF_ANSWER),
     )
+
+
+def _delays() -> Column:
+    last = F.col("counter") + F.coalesce("count", F.lit(1)) - 1
+    return F.array(F.array("counter", last, "delay_ms"))
 
 
 def _leased() -> Column:

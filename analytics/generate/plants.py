@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from analytics.common.check_specs import CLAIMS
+from analytics.common.schema import LANE
 from analytics.generate.operations import (
     OPERATION,
     STEP_NS,
@@ -19,13 +20,14 @@ from analytics.generate.operations import (
     is_unknown,
     leader,
     name_of,
+    node_names,
     topic_of,
 )
 from analytics.generate.shape import BadShape, Shape
 
 Operation = dict[str, Any]
 ROUNDS_APART: Final = 4  # of two violations: each touches publications of two rounds
-ROUNDS_A_VIOLATION: Final = 4 * ROUNDS_APART  # room to go round the faults
+ROUNDS_A_VIOLATION: Final = 2 * ROUNDS_APART  # room to go round a fault, which takes two
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,9 @@ class Scene:
 
     `touched` are the publications, `puts` by publication, `gets` by publication and subscriber.
     `extra` are operations beside them. `restarts`: (subscriber, n), a session begins after n.
-    `besides`: (check, topic, id) that a plant gives away beside its own. `truth`: what nodes hold
-    beside what all of them do, as (node, row).
+    `besides`: (check, topic, id) that a plant gives away beside its own. `topics`: of the places of
+    plants that have a topic of their own. `truth`: what nodes hold beside what all of them do, as
+    (node, row).
     """
 
     shape: Shape
@@ -67,6 +70,7 @@ class Scene:
     extra: list[Operation] = field(default_factory=list)
     restarts: list[tuple[int, int]] = field(default_factory=list)
     besides: list[tuple[str, str, int | None]] = field(default_factory=list)
+    topics: dict[int, str] = field(default_factory=dict)
     truth: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def also(self, check: str, operation: Operation, id_: int | None) -> None:
@@ -589,7 +593,7 @@ class GroupWorker(Newcomer):
         super().__init__(scene, victim)
         self.group, self._number = f"group-{victim.place}", 0
         if "max_attempts" in said:
-            said["dead_letter"] = self._like["topic"]
+            said.setdefault("dead_letter", self._like["topic"])
         below = self.reached - count
         self.does("purge", outcome="info", phase="steady", first_id=0)
         self.made(below, resumed=False, start=str(below + 1), **said)
@@ -688,6 +692,61 @@ def group_order_settled(scene: Scene, victim: Victim) -> int:
 
 
 @plant
+def group_order_back(scene: Scene, victim: Victim) -> int:
+    """What was said to be settled is said to be open."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.acknowledges(1)
+    worker.made(worker.reached)
+    worker.made(worker.reached - 1)
+    worker.ends()
+    return worker.reached - 1
+
+
+@plant
+def group_order_doubled(scene: Scene, victim: Victim) -> int:
+    """One answer gives a publication twice."""
+    worker = GroupWorker(scene, victim)
+    lease = [worker.reached, worker.reached, 1]
+    worker.takes(1, leases=[lease, lease])
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_order_overtaken(scene: Scene, victim: Victim) -> int:
+    """What nobody was given yet is given behind a higher one."""
+    worker = GroupWorker(scene, victim, count=2)
+    first, last = worker.reached - 1, worker.reached
+    worker.takes(1, 1)
+    worker.takes(2, leases=[[first, first, 1]])
+    worker.takes(acks=[[1, last, last], [2, first, first]])
+    worker.ends()
+    return first
+
+
+@plant
+def group_lease_soon(scene: Scene, victim: Victim) -> int:
+    """What was given back for later is given at once."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.takes(naks=[[1, worker.reached, worker.reached, LEFT_MS]])
+    worker.takes(2, 2)
+    worker.acknowledges(2)
+    return worker.ends()
+
+
+@plant
+def group_lease_refused(scene: Scene, victim: Victim) -> int:
+    """An acknowledgment is refused though the lease stands."""
+    worker = GroupWorker(scene, victim)
+    own = [worker.reached, worker.reached]
+    worker.takes(1, 1, left_ms=LEFT_MS)
+    worker.takes(acks=[[1, *own]], lost=[own])
+    return worker.ends()
+
+
+@plant
 def group_lease(scene: Scene, victim: Victim) -> int:
     """A publication is given again while its lease holds."""
     worker = GroupWorker(scene, victim)
@@ -726,6 +785,37 @@ def group_content(scene: Scene, victim: Victim) -> int:
 
 
 @plant
+def group_content_corrupt(scene: Scene, victim: Victim) -> int:
+    """A worker is given a payload whose checksum is wrong."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1, corrupt=[(worker.reached, "checksum")])
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_content_aborted(scene: Scene, victim: Victim) -> int:
+    """A worker is given what was refused, where something else stands."""
+    worker = GroupWorker(scene, victim)
+    worker.does("put", counter=1, outcome="fail", error="electing")
+    take = worker.takes(1, 1, items=[(worker.reached, worker.client_id, 1, 1)])
+    scene.also("group_content", take, worker.reached)
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_content_future(scene: Scene, victim: Victim) -> int:
+    """A worker is given what is put later, under another id, where something else stands."""
+    put, worker = scene.puts[victim.n], GroupWorker(scene, victim)
+    take = worker.takes(1, 1, items=[(worker.reached, put["client_id"], put["counter"], 1)])
+    for _ in ("other", "twice"):
+        scene.also("group_content", take, worker.reached)
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
 def group_lost(scene: Scene, victim: Victim) -> int:
     """A group is settled, and what it gave was not acknowledged."""
     worker = GroupWorker(scene, victim)
@@ -744,6 +834,49 @@ def key_order(scene: Scene, victim: Victim) -> int:
     worker.takes(acks=[[1, first, first]])
     worker.ends()
     return last
+
+
+@plant
+def key_order_together(scene: Scene, victim: Victim) -> int:
+    """Two of a key are given at once: the lower one is held while the other one is given."""
+    worker = GroupWorker(scene, victim, count=2, ordered_by_key=True)
+    both, key = [worker.reached - 1, worker.reached], "a" * 16
+    take = worker.takes(1, leases=[[*both, 1]], keyed=both, keys=2 * key)
+    worker.takes(acks=[[1, *both]])
+    scene.also("key_order", take, worker.reached)
+    return worker.ends()
+
+
+@plant
+def key_order_again(scene: Scene, victim: Victim) -> int:
+    """One is given behind the next one of its key, and acknowledged after that was given."""
+    worker = GroupWorker(scene, victim, count=2, ordered_by_key=True)
+    first, last, key = worker.reached - 1, worker.reached, "a" * 16
+    worker.takes(1, leases=[[first, first, 1]], keyed=[first], keys=key)
+    worker.takes(2, 1, keyed=[last], keys=key)
+    take = worker.takes(3, leases=[[first, first, 2]], keyed=[first], keys=key)
+    worker.takes(acks=[[3, first, first], [2, last, last]])
+    scene.also("key_order", take, last)
+    return worker.ends()
+
+
+@plant
+def key_order_changed(scene: Scene, victim: Victim) -> int:
+    """A publication has another key when it is given again."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1, keyed=[worker.reached], keys="a" * 16)
+    worker.takes(2, 2, keyed=[worker.reached], keys="b" * 16)
+    worker.acknowledges(2)
+    return worker.ends()
+
+
+@plant
+def dead_letter_elsewhere(scene: Scene, victim: Victim) -> int:
+    """A dead letter stands in another topic than its group has named."""
+    worker = GroupWorker(scene, victim, max_attempts=1, dead_letter="elsewhere")
+    worker.takes(1, 1)
+    worker.buries()
+    return worker.ends()
 
 
 @plant
@@ -804,6 +937,180 @@ def replica_divergence(scene: Scene, victim: Victim) -> int:
         entry = {"kind": "entry", "index": index, "term": TERM_FIRST, "digest": digest}
         scene.truth.append((node, entry))
     return index
+
+
+@plant
+def replica_divergence_state(scene: Scene, victim: Victim) -> int:
+    """Two nodes have different states at one index."""
+    index = victim.place + 1
+    for node, digest in (("n1", "1" * 32), ("n2", "2" * 32)):
+        scene.truth.append((node, {"kind": "state", "index": index, "digest": digest}))
+    return index
+
+
+# --- what needs a topic of its own ----------------------------------------------------------------
+
+
+class TopicOwner(Newcomer):
+    """A newcomer with a topic that nobody else has, and subscribers of its own.
+
+    It is the publisher. What stands there is on all disks.
+    """
+
+    DELAY_MS = 1  # is over at once, as far as a record can tell: times are told in ms
+
+    def __init__(self, scene: Scene, victim: Victim, *readers: str) -> None:
+        super().__init__(scene, victim)
+        self.topic = scene.topics[victim.place] = f"own-{victim.place}"
+        self._like |= {"topic": self.topic}
+        self._readers = readers
+        for node in node_names():
+            ends = {"kind": "topic", "topic": self.topic, "last_id": LAST_ID, "floor_id": 0}
+            scene.truth.append((node, ends))
+        for reader in readers:
+            self.by(reader, "sub", first_id=0, resumed=False)
+
+    def by(self, reader: str, f: str, **fields: Any) -> Operation:
+        """Let a subscriber do something."""
+        name = f"{self.process}-{reader}"
+        return self.does(f, process=name, client_id=name, **fields)
+
+    def delays(self, counter: int, place: int, **fields: Any) -> Operation:
+        """Put one with a delay."""
+        own = {"topic": f"{self.topic}{LANE}", "counter": counter, "first_id": place}
+        return self.does("put", **{**own, "delay_ms": self.DELAY_MS, **fields})
+
+    def given(self, reader: str, id_: int, counter: int, **fields: Any) -> Operation:
+        """Give a subscriber one that was delayed, behind all below its id."""
+        item = (id_, self.client_id, counter, 1)
+        own = {"asked": id_ - 1, "first_id": id_, "delayed": [item]}
+        return self.by(reader, "get", **{**own, **fields})
+
+    def closes(self) -> None:
+        """Let everybody leave."""
+        for reader in self._readers:
+            self.by(reader, "unsub")
+
+
+LAST_ID: Final = 9  # of a topic of a plant's own
+
+
+@plant
+def delayed(scene: Scene, victim: Victim) -> int:
+    """What is delayed comes at once."""
+    owner = TopicOwner(scene, victim, "s")
+    owner.delays(1, 1, delay_ms=3_600_000)
+    owner.given("s", 1, 1)
+    owner.closes()
+    return 1
+
+
+@plant
+def delayed_twice(scene: Scene, victim: Victim) -> int:
+    """What was delayed comes under two ids."""
+    owner = TopicOwner(scene, victim, "s")
+    owner.delays(1, 1)
+    owner.given("s", 1, 1)
+    owner.given("s", 2, 1)
+    owner.closes()
+    return 1
+
+
+@plant
+def delayed_order(scene: Scene, victim: Victim) -> int:
+    """What was put later, with the same delay, comes first."""
+    owner = TopicOwner(scene, victim, "s")
+    owner.delays(1, 1)
+    owner.delays(2, 2)
+    owner.given("s", 1, 2)
+    owner.given("s", 2, 1)
+    owner.closes()
+    return 2
+
+
+@plant
+def delayed_lost(scene: Scene, victim: Victim) -> None:
+    """What is ahead of what came never comes."""
+    owner = TopicOwner(scene, victim, "s")
+    owner.delays(1, 1)
+    owner.delays(2, 2)
+    owner.given("s", 1, 2)
+    owner.closes()
+
+
+@plant
+def delayed_lost_to_one(scene: Scene, victim: Victim) -> int:
+    """What came to one subscriber did not come to another, which has asked for what follows."""
+    owner = TopicOwner(scene, victim, "s", "r")
+    owner.delays(1, 1)
+    owner.given("s", 1, 1)
+    owner.by("r", "get", asked=1, items=[])
+    owner.closes()
+    return 1
+
+
+@plant
+def delayed_unstored(scene: Scene, victim: Victim) -> None:
+    """What is delayed is stored nowhere, though somebody subscribes."""
+    owner = TopicOwner(scene, victim, "s")
+    owner.delays(1, 0)
+    owner.closes()
+
+
+@plant
+def delayed_phantom(scene: Scene, victim: Victim) -> int:
+    """What nobody put comes as if it had been delayed."""
+    owner = TopicOwner(scene, victim, "s")
+    owner.given("s", 1, 1)
+    owner.closes()
+    return 1
+
+
+@plant
+def delayed_aborted(scene: Scene, victim: Victim) -> int:
+    """What was refused comes later."""
+    owner = TopicOwner(scene, victim, "s")
+    owner.delays(1, 0, outcome="fail", first_id=None, error="electing")
+    owner.given("s", 1, 1)
+    owner.closes()
+    return 1
+
+
+@plant
+def delayed_future(scene: Scene, victim: Victim) -> int:
+    """What is delayed comes before it is put."""
+    owner = TopicOwner(scene, victim, "s")
+    owner.given("s", 1, 1)
+    owner.delays(1, 1)
+    owner.closes()
+    return 1
+
+
+@plant
+def delayed_other(scene: Scene, victim: Victim) -> int:
+    """Two that were delayed come under one id, to two subscribers."""
+    owner = TopicOwner(scene, victim, "s", "r")
+    owner.delays(1, 1)
+    owner.delays(2, 2)
+    owner.given("s", 1, 1)
+    owner.given("s", 2, 2)
+    take = owner.given("r", 1, 2)
+    scene.also("delayed", take, 1)  # the second one has two ids by that
+    owner.by("r", "get", asked=2, items=[])
+    scene.also("delayed", take, 2)  # and the other one of them is lost to this one
+    owner.closes()
+    return 1
+
+
+@plant
+def delayed_content(scene: Scene, victim: Victim) -> int:
+    """What was delayed comes with another key."""
+    owner = TopicOwner(scene, victim, "s")
+    owner.delays(1, 1, marked=[1], properties="a" * 16)
+    times = [[1, 1, 10 * victim.n + 9]]
+    owner.given("s", 1, 1, times=times, marked=[1], properties="b" * 16)
+    owner.closes()
+    return 1
 
 
 def _replace(scene: Scene, n: int, producer: str, counter: int) -> None:

@@ -87,11 +87,14 @@ def _planted(
     found: list[tuple[str, str | None, int | None]] = []
     for kind, victim in victims:
         check = check_of(kind)
-        topic = None if check in TOPICLESS else ops.topic_of(shape.place_of(victim.n)["topic"])
-        one = (check, topic, PLANTS[kind](scene, victim))
+        id_ = PLANTS[kind](scene, victim)
+        theirs = scene.topics.get(victim.place) or ops.topic_of(shape.place_of(victim.n)["topic"])
+        one = (check, None if check in TOPICLESS else theirs, id_)
         if check not in TOPICLESS or one not in found:  # a term is found once
             found.append(one)
-    for get in (one for one in scene.operations() if one["f"] == "get"):
+    names = {ops.name_of("subscriber", one, shape)[0] for one in range(shape.subscribers)}
+    ours = (one for one in scene.operations() if one["process"] in names)
+    for get in (one for one in ours if one["f"] == "get"):
         restarts = [n for subscriber, n in scene.restarts if subscriber == _subscriber(get)]
         get["session"] = 1 + sum(get["n"] > n for n in restarts)
     roles = (("producer", shape.producers), ("subscriber", shape.subscribers))
@@ -155,7 +158,7 @@ def _counts(shape: Shape, scene: Scene) -> dict[str, int]:
     changed = scene.operations()
     acknowledged = sum(one["f"] == "put" and one["outcome"] == "ok" for one in changed)
     gets = [one for one in changed if one["f"] == "get"]
-    came = [len(one["items"] or ()) + len(one["corrupt"] or ()) for one in gets]
+    came = [len(one[name] or ()) for one in gets for name in ("items", "corrupt", "delayed")]
     leases = [lease for one in changed for lease in one["leases"] or ()]
     came += [last - first + 1 for first, last, _attempt in leases]
     return {
@@ -188,6 +191,7 @@ def _line(events: DataFrame) -> Column:
         "items": F.transform("items", _mixed),
         "corrupt": F.transform("corrupt", _mixed_bad),
         "letters": F.transform("letters", _mixed_letter),
+        "delayed": F.transform("delayed", _mixed),
     }
     plain = F.to_json(F.struct(*(name for name in events.columns if name not in arrays)))
     joined = [

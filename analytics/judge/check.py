@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics.anomalies import CHECKS, Check
+from analytics.anomalies.delayed import waiting_count
 from analytics.common import session
 from analytics.common.progress import OnProgress, step, unheard
 from analytics.common.schema import EVIDENCE
@@ -82,7 +83,7 @@ def check(
             checks=checks,
             observations=observations,
             reasons=(
-                *(*intake.reasons(), *mixed, *doubts),
+                *(*intake.reasons(), *mixed, *doubts, *_of_delays(history)),
                 *(*observations.reasons(), *crashes, *unproven(checks)),
             ),
             lines=intake.lines,
@@ -147,6 +148,17 @@ def _mixed(history: History) -> tuple[str, ...]:
         named = history.tables.deliveries.where(F.col("producer").isNotNull())
         return () if named.limit(1).isEmpty() else (NAMED_BY_APPLICATION,)
     return () if history.tables.applications.isEmpty() else (DIGESTS_OF_NOBODY,)
+
+
+def _of_delays(history: History) -> tuple[str, ...]:
+    """Return that something was due and nobody saw it come; or that the record can't say so."""
+    if _is_nameless(history):
+        count = history.intake.delayed_puts
+        said = "PUTs had a delay: an application's record does not say what became of them"
+    else:
+        count = waiting_count(history.tables)
+        said = "delayed publications were due, and not seen to come to all who subscribed"
+    return (f"{count} {said}",) if count else ()
 
 
 def _is_nameless(history: History) -> bool:

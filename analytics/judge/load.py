@@ -32,7 +32,7 @@ from analytics.intake.strict import BLOCK, STRICTLY, is_one_object, lines_of
 from analytics.intake.truth import Truth, files_of, truth_of
 from analytics.tables.pairs import is_told_of_purge
 from analytics.tables.sequence import examined, leave_out
-from analytics.tables.tables import Tables, build
+from analytics.tables.tables import Tables, WhatIsSaid, build
 from analytics.tables.tallies import COLUMNS, ROW, tallies_of
 
 EVENTS: Final = "events"  # in the cache: what was read of lines
@@ -59,6 +59,7 @@ SPECIMEN: Final[Mapping[str, tuple[str, Any]]] = {
     **{name: ("ARRAY<BIGINT>", []) for name in ("marked", "keyed")},
     "times": ("ARRAY<ARRAY<BIGINT>>", []),
     "expires": ("ARRAY<ARRAY<BIGINT>>", []),
+    "delays": ("ARRAY<ARRAY<BIGINT>>", []),
     **{name: ("ARRAY<ARRAY<BIGINT>>", []) for name in schema.OF_LEASES},
     "letters": (f"ARRAY<{schema.LETTER}>", []),
     "delayed": (f"ARRAY<{schema.ITEM}>", []),
@@ -83,7 +84,7 @@ class LoadedFiles:
     `parts`: the files that were read. `has_broken`: some operations are left out. `host`: the one
     where all of it was recorded; "" for several, or where some line does not say. `is_timed`: some
     line says when ids were stored, or which of them have keys and headers. `delayed_puts`: so many
-    PUTs had a delay.
+    PUTs had a delay; `has_delays`: one had, or something came as if it had.
     """
 
     run_id: str
@@ -101,6 +102,7 @@ class LoadedFiles:
     host: str = ""
     is_timed: bool = True
     delayed_puts: int = 0
+    has_delays: bool = True
 
     @property
     def is_of_lines(self) -> bool:
@@ -126,11 +128,7 @@ class LoadedFiles:
 
     def reasons(self) -> tuple[str, ...]:
         """Return why a history like this can't be called valid; empty if nothing speaks against."""
-        found = (*self.damage(), *self.unvouched)
-        if self.delayed_puts:
-            said = "PUTs had a delay: no check looks for what became of these publications"
-            found = (*found, f"{self.delayed_puts} {said}")
-        return found
+        return (*self.damage(), *self.unvouched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +173,8 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     keep = telling(keeper.table, tell) if is_fresh else keeper.table
     is_application = _is_application(directory / "run.json")
     application = intake.run_id if is_application else None
-    tables = build(events, tallies, truth, keep, intake.is_timed, application)
+    said = WhatIsSaid(intake.is_timed, intake.has_delays)
+    tables = build(events, tallies, truth, keep, said, application)
     if is_fresh:
         write_manifest(cache, inputs, intake)
     return History(intake, events, tables, keeper, truth, is_application)
@@ -333,6 +332,7 @@ def _lacks() -> Column:
         ~F.coalesce(_has_a_digest_each("keyed", "keys"), F.lit(False)),
         F.coalesce(F.exists("times", _is_no_time_run), F.lit(False)),
         F.coalesce(F.exists("expires", _is_no_time_run), F.lit(False)),
+        F.coalesce(F.exists("delays", _is_no_time_run), F.lit(False)),
         *_lacks_of_group(),
     ]
     return reduce(lambda left, right: left | right, rules)
@@ -634,6 +634,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.count_if(wrong | foreign).alias("wrong"),
         F.count_if(several).alias("several"),
         F.count_if(_is_delayed_put()).alias("delayed_puts"),
+        F.bool_or(F.col("delayed").isNotNull()).alias("came"),
     )
     specimens = kinds.withColumns(
         {
@@ -651,6 +652,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.count_if(says_more | (F.col("several") > 0)).alias("more"),
         F.bool_or(_says_what_was_put()).alias("timed"),
         F.sum("delayed_puts").alias("delayed_puts"),
+        F.bool_or("came").alias("came"),
     ).first()
     assert found is not None, "an aggregate without groups has one row"
     if found.wrong or found.lacking:
@@ -660,14 +662,14 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         return None
     nothing = {"malformed": 0, "foreign": 0, "example": None, "foreign_example": None}
     counts = {"lines": found.lines or 0, "delayed_puts": found.delayed_puts or 0}
-    return nothing | counts | {"timed": found.timed}
+    return nothing | counts | {"timed": found.timed, "came": found.came}
 
 
 def _says_more() -> Column:
     """Return whether the rules for a row rest on more than which columns it has."""
     names = (
         *("digests", "marked", "properties", "keyed", "keys", "times", "letters", "expires"),
-        "delayed",
+        *("delayed", "delays"),
         *schema.OF_LEASES,
     )
     texts = [F.col(name).isNotNull() for name in names]
@@ -700,6 +702,7 @@ def _counts(rows: DataFrame, run_id: str) -> dict[str, Any]:
         F.count_if(foreign).alias("foreign"),
         F.bool_or(_says_what_was_put()).alias("timed"),
         F.count_if(_is_delayed_put()).alias("delayed_puts"),
+        F.bool_or(F.col("delayed").isNotNull()).alias("came"),
         F.min(F.when(F.col("malformed"), where)).alias("example"),
         F.min(F.when(foreign, where)).alias("foreign_example"),
     ).first()
@@ -727,6 +730,7 @@ def _convert(spark: SparkSession, survey: FileSurvey, target: Place) -> LoadedFi
         F.count_if("foreign").alias("foreign"),
         F.bool_or(_says_what_was_put()).alias("timed"),
         F.count_if(_is_delayed_put()).alias("delayed_puts"),
+        F.bool_or(F.col("delayed").isNotNull()).alias("came"),
         F.min(F.when(F.col("malformed") & ~marked & ~cut, shown)).alias("example"),
         F.min(F.when(F.col("foreign"), shown)).alias("foreign_example"),
     )
@@ -763,4 +767,5 @@ def _intake(survey: FileSurvey, counts: Mapping[str, Any]) -> LoadedFiles:
         parts=tuple(f"{prefix}{place.name}" for place in survey.readable),
         is_timed=bool(counts["timed"]),
         delayed_puts=counts["delayed_puts"],
+        has_delays=bool(counts["came"] or counts["delayed_puts"]),
     )

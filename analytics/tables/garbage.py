@@ -1,7 +1,7 @@
 """What nodes have collected as garbage, and which acknowledged PUTs they still have to hold.
 
 docs/checks.md (`ack_not_durable`) says when a node need not hold a publication: it has taken its
-counter, and has collected its id; or has taken its counter, if it has no id.
+counter, and has collected its id; or has taken its counter, if it has no id, or was delayed.
 
 What every node has passed needs no look at each: in a drained run that is nearly all, so that one
 reading of the PUTs, beside two small tables, leaves few. No rule about majorities here.
@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from analytics.common.schema import LANE
 from analytics.tables.suspects import PRODUCER, TOPIC
 
 HOLDER: Final = (*PRODUCER, "node")
@@ -78,5 +79,6 @@ def taken_of(truth: DataFrame) -> DataFrame:
 
 def excused() -> Column:
     """Return the highest counter that a node need not hold, of a PUT beside `floor` and `taken`."""
-    collected = F.when(F.col("first_id") > 0, F.col("floor") + F.col("shift"))
+    is_collectable = (F.col("first_id") > 0) & ~F.endswith("topic", F.lit(LANE))
+    collected = F.when(is_collectable, F.col("floor") + F.col("shift"))
     return F.least("taken", F.coalesce(collected, "taken"))

@@ -10,6 +10,9 @@ told           the ends that say when publications were stored, or which have ke
 expiring       the topics to which something was put that expires
 led            by which node in which term PUTs and GETs of such topics were answered
 collected      up to where a node has collected a topic of which nothing is gone otherwise
+lanes          one row a PUT with a delay, with the `delays` that it asked for (delays.py)
+comings        one row a run of what came and had been put with a delay
+moments        where something was: until when any operation was recorded on a host
 worked         one row a `group`, `ungroup` or `take`: what it says and was answered (groups.py)
 ends           one row a run: `end_ns`, when its last event was
 ticks          one row a millisecond in which PUTs were acknowledged: when first, when last
@@ -59,6 +62,7 @@ from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, LANE, OPERATI
 from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
+from analytics.tables.delays import delays_of, nothing_delayed
 from analytics.tables.garbage import uncollected_of
 from analytics.tables.groups import worked_of
 from analytics.tables.lives import absences_of, acts_of, collected_of, lives_of, with_floors
@@ -103,6 +107,17 @@ DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may hav
 
 
 @dataclass(frozen=True, slots=True)
+class WhatIsSaid:
+    """What some event says, and mostly none does: then they are not read once more to look for it.
+
+    `times`: times or properties of ids. `delays`: that something was put with a delay, or came so.
+    """
+
+    times: bool = True
+    delays: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Tables:
     """The shared tables; the module's docstring says what a row of each is."""
 
@@ -114,6 +129,9 @@ class Tables:
     led: DataFrame
     collected: DataFrame
     worked: DataFrame
+    lanes: DataFrame
+    comings: DataFrame
+    moments: DataFrame
     ends: DataFrame
     ticks: DataFrame
     deliveries: DataFrame
@@ -156,14 +174,13 @@ def build(
     tallies: DataFrame,
     truth: Truth,
     keep: Callable[[str, DataFrame], DataFrame],
-    is_timed: bool = True,
+    said: WhatIsSaid = WhatIsSaid(),
     application: str | None = None,
 ) -> Tables:
     """Return the tables of a run. `keep(name, table)` stores one and returns what was stored.
 
-    `tallies`: of `events` (tallies.py). `is_timed`: some of these say times or properties of ids;
-    else they are not read once more to look for that. `application`: the run's id, if run.json says
-    that an application recorded itself.
+    `tallies`: of `events` (tallies.py). `application`: the run's id, if run.json says that an
+    application recorded itself.
     """
     unpaired = keep("unpaired", unpaired_of(tallies))
     puts = keep("puts", puts_of(operations(events, "put", unpaired)))
@@ -184,7 +201,9 @@ def build(
     lived = lives_of(acts, answers, spans, _drained_rows(asides))
     lived = without(lived, forgotten, ("run_id", "client_id"))
     expiring = expiring_of(events)
-    expiring = keep("expiring", expiring if is_timed else none_of(expiring))
+    expiring = keep("expiring", expiring if said.times else none_of(expiring))
+    of_delays = delays_of(puts, events) if said.delays else nothing_delayed(puts, events)
+    lanes, comings, moments = (keep(name, table) for name, table in of_delays.items())
     collected = keep("collected", collected_of(truth_rows, asides, expiring))
     lives = keep("lives", with_floors(lived, collected))
     doubts = doubts_of(puts, answers, deliveries, controls, worked, held, spans, lives, keep)
@@ -210,11 +229,14 @@ def build(
         puts=puts,
         gets=answers.drop(*OF_RUNS),
         asides=asides,
-        told=keep("told", told_of(events) if is_timed else none_of(told_of(events))),
+        told=keep("told", told_of(events) if said.times else none_of(told_of(events))),
         expiring=expiring,
         led=keep("led", led_of(events, expiring)),
         collected=collected,
         worked=worked,
+        lanes=lanes,
+        comings=comings,
+        moments=moments,
         ends=keep("ends", ends_of(tallies)),
         ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
         deliveries=deliveries,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Final
 
-from analytics.twins import answers, clocks, disks, groups, owed, stored
+from analytics.twins import answers, clocks, delays, disks, groups, owed, stored
 from analytics.twins.record import Event, Evidence
 from analytics.twins.run import Run, read
 
@@ -37,6 +37,7 @@ TWINS: Final[Mapping[str, Callable[[Run], Iterable[Evidence]]]] = {
     "cursor_regression": clocks.cursor_regression,
     "subscription": answers.subscription,
     "purge": answers.purge,
+    "delayed": delays.delayed,
     "group_order": groups.group_order,
     "group_lease": groups.group_lease,
     "group_lost": groups.group_lost,
@@ -78,6 +79,7 @@ IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     "cursor_regression": ("topic", "client_id", "id", "operation"),
     "subscription": ("topic", "client_id", "word", "operation"),
     "purge": ("topic", "client_id", "id", "word"),
+    "delayed": ("topic", "client_id", "id", "producer", "counter", "word"),
     "group_order": ("topic", "client_id", "id", "word"),
     "group_lease": ("topic", "client_id", "id", "word"),
     "group_lost": ("topic", "client_id", "id"),

@@ -84,10 +84,12 @@ def controls_of(run: Run) -> dict[tuple[str, str], GroupControls]:
 Groups = Mapping[tuple[str, str], GroupControls]
 
 
-def standing_during(groups: Groups, operation: RecordedOperation) -> Iterator[StandingGroup]:
-    """Yield the groups of an operation's topic that surely stood during it."""
+def standing_during(
+    groups: Groups, operation: RecordedOperation, of_topic: str
+) -> Iterator[StandingGroup]:
+    """Yield the groups of a topic that surely stood during an operation."""
     for (topic, name), controls in groups.items():
-        if topic == operation.topic and (made := controls.standing(operation)) is not None:
+        if topic == of_topic and (made := controls.standing(operation)) is not None:
             yield StandingGroup(name, made)
 
 

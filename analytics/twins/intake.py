@@ -368,6 +368,7 @@ _FIELDS: Final[Mapping[str, Test]] = {
     "digests": _is_digests,
     "times": _is_list(_is_time_run),
     "expires": _is_list(_is_time_run),
+    "delays": _is_list(_is_time_run),
     "marked": _is_list(_is_id),
     "properties": _is_digests,
     "keyed": _is_list(_is_id),

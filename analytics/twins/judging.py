@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from analytics.common.verdict import Verdict
 from analytics.twins.checks import TWINS, evidence_of
+from analytics.twins.delays import waiting_count
 from analytics.twins.groups import unsettled
 from analytics.twins.intake import PUBLICATIONS_MAX, TakenIn, Unjudgeable, size_of, take_in
 from analytics.twins.record import LANE, Evidence
@@ -27,12 +28,14 @@ NEEDS_HISTORY: Final = frozenset(
     {
         *("lost", "gap", "duplicate_delivered", "phantom", "aborted_read", "future_read"),
         *("torn_batch", "realtime_order", "stale_read", "cursor_regression", "subscription"),
-        *("purge", "group_lease", "group_lost", "group_content", "dead_letter"),
+        *("purge", "delayed", "group_lease", "group_lost", "group_content", "dead_letter"),
     }
 )
 NEEDS_TRUTH: Final = frozenset({"ack_not_durable"})  # all of it
 OF_DISKS: Final = frozenset({"replica_divergence", "ack_not_durable"})
-OF_NAMES: Final = frozenset({"phantom", "aborted_read", "future_read", "corrupt", "group_content"})
+OF_NAMES: Final = frozenset(
+    {"phantom", "aborted_read", "future_read", "corrupt", "delayed", "group_content"}
+)
 NO_PROOF: Final = "part of the history is missing or can't be believed"
 NO_PROOF_OF_TRUTH: Final = "part of the truth is missing or can't be believed"
 NO_DISKS: Final = "no truth collected"
@@ -162,9 +165,13 @@ def _forgotten(run: Run) -> list[str]:
 
 
 def _delayed(run: Run) -> list[str]:
-    """Return that something had a delay: that it came, no check looks for."""
-    count = sum(put.topic.endswith(LANE) for put in run.of("put"))
-    said = "PUTs had a delay: no check looks for what became of these publications"
+    """Return that something was due and nobody saw it come; or that the record can't say so."""
+    if run.is_application:
+        count = sum(put.topic.endswith(LANE) for put in run.of("put"))
+        said = "PUTs had a delay: an application's record does not say what became of them"
+    else:
+        count = waiting_count(run)
+        said = "delayed publications were due, and not seen to come to all who subscribed"
     return [f"{count} {said}"] if count else []
 
 

@@ -148,7 +148,7 @@ def _unstored(run: Run) -> Iterator[Evidence]:
                 for counter in put.counters:
                     publication = (put.client, put.topic, counter)
                     yield _lost(run, life, publication, "unstored", put)
-        for group in standing_during(groups, put):
+        for group in standing_during(groups, put, put.topic):
             for counter in put.counters:
                 whose = {"topic": put.topic, "client_id": group.client_id}
                 named = {"producer": put.client, "counter": counter, "detail": "unstored"}

@@ -107,6 +107,7 @@ class RecordedOperation:
     that one that it asked with; `given`: what it brought, in order, `corrupt` apart.
     `times`: runs of first id, last id and their time; `properties`: digests by id, of an ACK.
     `expires`: of a PUT's ACK, runs of first id, last id and ms; `may_expire`: its invoke says some.
+    `delays`: of a PUT's invoke, runs of first counter, last counter and ms.
     `tells_of_purge`: it brought nothing, and said that the ids in `given` are purged: who was told
     so is owed them no more than what it has, and does not know whose they were.
     `letters`: dead letters; `delayed`: what was put with a delay, under counters of its own;
@@ -147,6 +148,7 @@ class RecordedOperation:
     properties: dict[int, str] = field(default_factory=dict)
     expires: list[tuple[int, int, int]] = field(default_factory=list)
     may_expire: bool = False
+    delays: list[tuple[int, int, int]] = field(default_factory=list)
     given: list[Given] = field(default_factory=list)
     corrupt: list[tuple[int, str]] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
@@ -593,6 +595,7 @@ def _fill_put(put: RecordedOperation, begun: Event, ended: Event) -> None:
     put.is_duplicate = bool(ended.get("duplicate"))
     put.first_id = ended.get("first_id")
     put.may_expire = "expires" in begun or "expires" in ended
+    put.delays = [(first, last, ms) for first, last, ms in begun.get("delays") or ()]
     if put.is_ok:
         put.expires = [(first, last, ms) for first, last, ms in ended.get("expires") or ()]
 

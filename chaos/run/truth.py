@@ -38,7 +38,7 @@ from cluster.store import commands, tables
 from cluster.store.commands import Put
 from cluster.store.tables import ID_MAX, TOPIC_SHIFT, Database
 from flotilla_client import Client, FlotillaError
-from flotilla_client.protocol import text_of, unpack
+from flotilla_client.protocol import lane_of, text_of, unpack
 
 DIRECTORY: Final = "truth"  # below the run's
 STATUS_MS_MAX: Final = 500  # a node that lives answers at the end of its turn
@@ -242,9 +242,9 @@ def _state(connection: Any, behind: Iterable[Put]) -> Iterator[Row]:
         yield from _held(topic, key & ID_MAX, lengths, data)
     counters = {(producer, topic): last for producer, topic, last in connection.execute(_COUNTERS)}
     for put in behind:
-        count = len(put.lengths) // 4
-        yield _run(put.topic, None, put.client_id, put.counter, count)
-        producer, last = (put.client_id, put.topic), put.counter + count - 1
+        count, lane = len(put.lengths) // 4, lane_of(put.topic, put.is_delayed)
+        yield _run(lane, None, put.client_id, put.counter, count)
+        producer, last = (put.client_id, lane), put.counter + count - 1
         counters[producer] = max(last, counters.get(producer, 0))
     for (client_id, topic), last in counters.items():
         yield {"kind": "counter", "producer": client_id, "topic": topic, "counter": last}

@@ -31,7 +31,7 @@ import orjson
 from flotilla_client.errors import Expired, Gap, Purged, RecordError
 from flotilla_client.observer import Handling, Operation, Outcome
 from flotilla_client.properties import Properties, decode, encode
-from flotilla_client.protocol import envelopes, expiries, text_of, unpack
+from flotilla_client.protocol import delays, envelopes, expiries, text_of, topic_of, unpack
 
 FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub", "group", "ungroup", "take"})
 # Headers of a dead letter: where it is from, and by which group.
@@ -197,7 +197,11 @@ class ClientObserver:
         return {}
 
     def _published(self, operation: Operation) -> dict[str, Any]:
-        return _expiring(operation, operation.counter) | self.published(operation)
+        return {
+            **_expiring(operation, operation.counter),
+            **_delayed(operation),
+            **self.published(operation),
+        }
 
     def delivered(self, outcome: Outcome) -> dict[str, Any]:
         """Return what a GET's end says of its publications beside their ids."""
@@ -397,13 +401,26 @@ def _expiring(operation: Operation, first: int | None) -> dict[str, Any]:
     """Return runs of first and last counter, or id, and ms of what is to expire; {} of nothing."""
     if not first or not envelopes(operation.lengths, operation.data):
         return {}  # as a rule
+    runs = _runs_of_ms(first, expiries(operation.lengths, operation.data))
+    return {"expires": runs} if runs else {}
+
+
+def _delayed(operation: Operation) -> dict[str, Any]:
+    """Return runs of first and last counter, and ms, of what is delayed; {} of nothing."""
+    if not operation.counter or operation.topic == topic_of(operation.topic):
+        return {}  # as a rule: it is no lane
+    return {"delays": _runs_of_ms(operation.counter, delays(operation.lengths, operation.data))}
+
+
+def _runs_of_ms(first: int, each_ms: Sequence[int]) -> list[list[int]]:
+    """Return runs of first and last place, and ms, of publications from `first` on; 0 ms: none."""
     runs: list[list[int]] = []
-    for place, ms in enumerate(expiries(operation.lengths, operation.data), first):
+    for place, ms in enumerate(each_ms, first):
         if ms and runs and runs[-1][1:] == [place - 1, ms]:
             runs[-1][1] = place
         elif ms:
             runs.append([place, place, ms])
-    return {"expires": runs} if runs else {}
+    return runs
 
 
 def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:

@@ -59,12 +59,11 @@ def apart(history: MadeHistory, scene: Any, number: int) -> None:
             row["process"] = f"scene{number}-{row['process']}"
             if "client_id" in row:
                 row["client_id"] = f"scene{number}-{row['client_id']}"
-            for name in ("topic",):
-                if str(row.get(name, "")).startswith("x-topic"):
-                    row[name] = f"scene{number}-{row[name]}"
+            if str(row.get("topic", "")).startswith("x-topic"):
+                row["topic"] = f"scene{number}-{row['topic']}"
             if row.get("host") == "x-host":
                 row["host"] = f"scene{number}-host"
-            for item in row.get("items", ()):
+            for item in (*row.get("items", ()), *row.get("delayed", ())):
                 item[1] = f"scene{number}-{item[1]}"
     for rows in history.truth.values():
         for row in rows:

@@ -36,7 +36,7 @@ class Op:
 
 
 def operations(history: MadeHistory) -> list[Op]:
-    """Return the operations, in the order of their invokes."""
+    """Return the operations, in the order of their invokes; not those of finished topics."""
     found: dict[tuple[str, int], Op] = {}
     for row in history.rows:
         if RAW in row or row["f"] not in ("put", "get", "sub", "unsub"):
@@ -46,7 +46,7 @@ def operations(history: MadeHistory) -> list[Op]:
             found[key] = Op(row)
         else:
             found[key].end = row
-    return list(found.values())
+    return [op for op in found.values() if op.invoke["topic"] not in history.finished]
 
 
 def answers(history: MadeHistory) -> list[Op]:

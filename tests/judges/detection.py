@@ -18,6 +18,7 @@ from tests.judges import (
     broken_rows,
     broken_scenes,
     groups,
+    lanes,
     readings,
 )
 from tests.judges.history import MadeHistory
@@ -29,7 +30,7 @@ BASES_MAX = 400  # legal histories that are tried for one that has room for a ki
 BASES = 1_000  # legal histories that are sabotaged: whether each is valid is asked once
 SOURCES = (  # which register their kinds
     *(broken_rows, broken_scenes, broken_files),
-    *(broken_more, groups, readings),
+    *(broken_more, groups, lanes, readings),
 )
 
 

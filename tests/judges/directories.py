@@ -15,7 +15,9 @@ from analytics.command.differences import JudgedRun
 from tests.spark.histories import Row, RunRecorder, write
 
 OF_DISKS: Final = {"replica_divergence", "ack_not_durable"}  # no disk is read here
-NAMES: Final = frozenset({"phantom", "aborted_read", "future_read", "corrupt", "group_content"})
+NAMES: Final = frozenset(
+    {"phantom", "aborted_read", "future_read", "corrupt", "delayed", "group_content"}
+)
 
 
 @dataclass(frozen=True)

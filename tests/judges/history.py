@@ -33,6 +33,7 @@ class MadeHistory:
     open: dict[str, int] = field(default_factory=dict)
     is_sealed: bool = True
     scenes: list[Any] = field(default_factory=list)  # of sabotage (scene.py)
+    finished: set[str] = field(default_factory=set)  # topics whose rows no sabotage changes
 
     def copy(self) -> MadeHistory:
         """Return another one with the same in it."""

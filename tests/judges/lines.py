@@ -82,6 +82,10 @@ EVENTS: Final[tuple[Row, ...]] = (
     {**ANSWERED, "f": "take", "topic": "t", "count": 1, "token": 3, "leases": [[5, 5, 1]],
      "left_ms": 9, "letters": [[5, "t", "g", 1]]},
     {**ANSWERED, "f": "take", "topic": "t", "count": 0},
+    {"type": "invoke", "f": "put", "topic": "t\x1fdelayed", "counter": 1, "count": 2,
+     "delays": [[1, 2, 100]]},
+    {**ANSWERED, "f": "get", "topic": "t", "asked": 0, "count": 1, "first_id": 1, "last_id": 1,
+     "delayed": [[1, "p", 1, 1]]},
     {**ANSWERED, "f": "get", "topic": "t", "asked": 0, "count": 1, "first_id": 1, "last_id": 1,
      "letters": [[1, "x", "g", 7]]},
 )  # fmt: skip

@@ -138,7 +138,7 @@ class _Renaming:
         for name in NAMED:
             if row.get(name):
                 row[name] = self._own(row[name])
-        for item in row.get("items") or ():
+        for item in (*(row.get("items") or ()), *(row.get("delayed") or ())):
             item[1] = self._own(item[1])
         for letter in row.get("letters") or ():
             letter[1] = self._own(letter[1])

@@ -16,7 +16,15 @@ Build = Callable[[RunRecorder], set[str]]
 SMALL: Final[dict[str, Build]] = {}
 KINDS_OF: Final = frozenset(  # checks whose rows are of several kinds, by the first word
     {"lost", "stale_read", "cursor_regression", "subscription", "purge", "replica_divergence"}
-    | {"properties", "group_order", "group_lease", "group_lost", "group_content", "dead_letter"}
+    | {
+        "delayed",
+        "properties",
+        "group_order",
+        "group_lease",
+        "group_lost",
+        "group_content",
+        "dead_letter",
+    }
 )
 
 

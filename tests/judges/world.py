@@ -19,6 +19,7 @@ from typing import Any
 from tests.judges.broker import DUPLICATES_REMEMBERED, PUBLICATION_BYTES, ReplicatedBroker, runs_of
 from tests.judges.groups import employ
 from tests.judges.history import CAN, RAW, MadeHistory, Row, digest
+from tests.judges.lanes import postpone
 from tests.judges.properties import dress
 from tests.judges.readings import wander
 
@@ -30,6 +31,7 @@ COUNT_MAX = 5
 DRESSED_SHARE = 0.4  # of the histories are of feature level 4
 EMPLOYED_SHARE = 0.5  # of these have a group
 WANDERED_SHARE = 0.3  # in which somebody begins elsewhere, or follows a pattern
+POSTPONED_SHARE = 0.2  # in which something is put with a delay
 
 
 @dataclass
@@ -836,6 +838,9 @@ def legal(seed: int) -> MadeHistory:
         dress(history, rng)
         if rng.random() < EMPLOYED_SHARE:
             employ(history, rng)
+    rng = random.Random(f"delays {seed}")
+    if rng.random() < POSTPONED_SHARE:
+        postpone(history, rng)
     rng = random.Random(f"readings {seed}")
     if rng.random() < WANDERED_SHARE:
         wander(history, rng)

@@ -1,6 +1,6 @@
 """All small histories of both judges: a case is registered when its file is imported."""
 
-from tests.judges import allowed, deceiving, strange, tried, tried_more
+from tests.judges import allowed, deceiving, later, strange, tried, tried_more
 from tests.judges.small import SMALL
 from tests.spark import (
     cases_clocks,
@@ -23,5 +23,6 @@ assert cases_stored
 assert deceiving
 assert strange
 assert allowed
+assert later
 assert tried
 assert tried_more

@@ -57,6 +57,26 @@ def test_clean_run_is_valid_with_its_counts(tmp_path: Path, one_check: None) -> 
     ]
 
 
+DUE = "1 delayed publications were due, and not seen to come to all who subscribed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ms", "came", "reasons"), [(5, False, (DUE,)), (5, True, ()), (900, False, ())]
+)
+def test_what_was_due_has_to_be_seen_to_come(
+    tmp_path: Path, one_check: None, ms: int, came: bool, reasons: tuple[str, ...]
+) -> None:
+    run = clean()
+    put = run.invoke("p", "put", "t\x1fdelayed", counter=1, count=1, delays=[[1, 1, ms]])
+    run.complete(put, "ok", first_id=1, last_id=1)
+    run.wait(50)
+    brought = {"first_id": 5, "last_id": 5, "count": 1, "delayed": [[5, "p", 1, 1]]}
+    run.get("s", "t", 4, [], **(brought if came else {}))
+    write(tmp_path, run.rows)
+    assert check(tmp_path).reasons == reasons
+
+
 def crash(_tables: Tables) -> DataFrame:
     raise ZeroDivisionError("on purpose")
 

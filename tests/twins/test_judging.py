@@ -77,14 +77,39 @@ def test_a_whole_run_with_a_violation_is_invalid(tmp_path: Path) -> None:
     assert (judgement.verdict, judgement.exit_code, judgement.reasons) == ("invalid", 1, ())
 
 
-def test_a_run_with_delayed_publications_is_never_valid_and_says_why(tmp_path: Path) -> None:
+DELAYED = "t\x1fdelayed"
+WAITING = "1 delayed publications were due, and not seen to come to all who subscribed"
+
+
+def delaying(ms: int | None, came: bool) -> RunRecorder:
+    """Return a run in which `p` puts something with a delay, 50 ms before `s` asks once more, and
+    is given it, or nothing.
+    """
     run = recorded()
-    run.put("p", "t\x1fdelayed", 1, "ok", first_id=1, last_id=1)
-    judgement = judge(write(tmp_path, run))
-    assert judgement.verdict == "unknown"
-    assert judgement.reasons == (
-        "1 PUTs had a delay: no check looks for what became of these publications",
-    )
+    said = {"delays": [[1, 1, ms]]} if ms else {}
+    invoke = run.invoke("p", "put", DELAYED, counter=1, count=1, **said)
+    run.complete(invoke, "ok", first_id=1, last_id=1)
+    run.wait(50)
+    brought = {"first_id": 3, "last_id": 3, "count": 1, "delayed": [[3, "p", 1, 1]]}
+    run.get("s", "t", 2, [], **(brought if came else {}))
+    return run
+
+
+@pytest.mark.parametrize("ms", [20, None])
+def test_what_was_due_and_not_seen_to_come_is_a_reason(tmp_path: Path, ms: int | None) -> None:
+    judgement = judge(write(tmp_path, delaying(ms, came=False)))
+    assert (judgement.verdict, judgement.reasons) == ("unknown", (WAITING,))
+
+
+@pytest.mark.parametrize("ms", [20, None])
+def test_a_run_in_which_all_came_that_was_delayed_is_valid(tmp_path: Path, ms: int | None) -> None:
+    judgement = judge(write(tmp_path, delaying(ms, came=True)))
+    assert (judgement.verdict, judgement.reasons) == ("valid", ())
+
+
+def test_what_is_due_after_the_end_of_a_record_is_no_reason(tmp_path: Path) -> None:
+    judgement = judge(write(tmp_path, delaying(86_400_000, came=False)))
+    assert (judgement.verdict, judgement.reasons) == ("valid", ())
 
 
 # --- files ----------------------------------------------------------------------------------------

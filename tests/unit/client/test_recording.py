@@ -235,6 +235,20 @@ def test_a_put_says_what_expires_under_which_counters_and_ids(
     assert ended["marked"] == [2, 3]  # an expiry alone is no property that all readers are sent
 
 
+def test_a_put_with_a_delay_says_when_what_is_due(client: Client, directory: Path) -> None:
+    client.subscribe("t")
+    client.publish("t", "at once", expires=9)
+    slow = [Publication(text, deliver_after=2) for text in "ab"]
+    client.publish_many("t", [*slow, Publication("c", deliver_after=0.5)])
+    at_once, delayed = (
+        row for row in _rows(directory) if row["f"] == "put" and row["type"] == "invoke"
+    )
+    assert "delays" not in at_once
+    first = delayed["counter"]
+    assert delayed["topic"] == "t\x1fdelayed"
+    assert delayed["delays"] == [[first, first + 1, 2_000], [first + 2, first + 2, 500]]
+
+
 def test_a_producers_batches_are_recorded(client: Client, directory: Path) -> None:
     client.subscribe("t")
     with client.producer("t") as producer:

@@ -20,9 +20,11 @@ from chaos.targets import Remains
 from chaos.workloads import payload
 from cluster.log.journal import Journal
 from cluster.store import commands
-from cluster.store.commands import Advance, Operation, Put, Register, Subscribe
+from cluster.store.commands import Advance, Operation, Put, Raise, Register, Subscribe
 from cluster.store.store import Store
-from flotilla_client.protocol import pack
+from cluster.wire.levels import LEVEL_OF_DELAY
+from flotilla_client.properties import Properties, encode
+from flotilla_client.protocol import Enveloped, lane_of, pack
 
 REGULAR = b"\0"
 NO_OP = b"\1"
@@ -144,6 +146,20 @@ def test_a_topics_floor_is_the_least_cursor_and_its_end_the_last_id_ever_given(
     node.add(Advance("s", None, {"tides": 3}), Advance("p", None, {"tides": 2}))
     node.close(commit_index=6)
     assert node.rows("topic") == [{"kind": "topic", "topic": "tides", "last_id": 4, "floor_id": 2}]
+
+
+def test_what_is_delayed_in_the_journal_alone_is_of_its_lane(node: DataDirectory) -> None:
+    lane = lane_of("tides", is_delayed=True)
+    text = payload.make("p", lane, 1, "…").encode()
+    later = Enveloped(encode(Properties(None, {}, 0, 5_000)) + text)
+    delayed = Put("p", None, "tides", 1, *pack([later]), None, True, False, True)
+    node.add(Raise(LEVEL_OF_DELAY))
+    node.add(delayed, applied=False)
+    node.close(commit_index=7)
+    unplaced = [row for row in node.rows("held") if row["first_id"] is None]
+    assert [(row["topic"], row["first_counter"]) for row in unplaced] == [(lane, 1)]
+    counters = {row["topic"]: row["counter"] for row in node.rows("counter")}
+    assert (counters[lane], counters["tides"]) == (1, 4)
 
 
 def test_counters_are_the_highest_of_the_store_and_of_the_journal_behind_it(
