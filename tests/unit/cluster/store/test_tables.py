@@ -17,6 +17,8 @@ from cluster.store import tables
 from cluster.store.commands import (
     Admit,
     Put,
+    Register,
+    Subscribe,
     encode,
 )
 from cluster.store.store import CorruptStore, Store
@@ -293,3 +295,28 @@ def test_of_two_rows_with_one_key_the_later_one_stays(bench: Bench) -> None:
 def test_what_changed_is_written_in_the_order_of_its_numbers(bench: Bench) -> None:
     clients = [bench.store._clients.get(client) for client in "ps"]
     assert tables.in_order(reversed(clients)) == clients
+
+
+@pytest.mark.parametrize("table", ["subscriptions", "topics", "members"])
+def test_a_page_that_has_lost_rows_of_what_is_kept_in_memory_is_found_at_the_start(
+    tmp_path: Path, table: str
+) -> None:
+    """Of a page's number of rows (bytes 3 and 4 of its head) a bit flips: the rest looks whole."""
+    path = tmp_path / "store.db"
+    store = Store.open(path, {"a": "1", "b": "2", "c": "3"})
+    asked = [Register("me", True, None, ""), *[Subscribe("me", None, f"t{i}", None) for i in "abc"]]
+    store.apply(1, 1, encode(0, asked))
+    store.commit()
+    store.close()
+    with sqlite3.connect(path) as connection:
+        sql = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        [(page,)] = connection.execute(sql, (table,)).fetchall()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    connection.close()
+    data = bytearray(path.read_bytes())
+    at = (page - 1) * tables.PAGE_BYTES + 4
+    assert data[at] == 3
+    data[at] = 2
+    path.write_bytes(data)
+    with pytest.raises(CorruptStore, match=f"store.db: table {table}: .* page {page}"):
+        Store.open(path, {})
