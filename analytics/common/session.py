@@ -13,15 +13,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 import pyspark
+from py4j.java_gateway import JavaClass, JavaPackage
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -84,6 +86,7 @@ PARTITIONS_MAX: Final = 4_096  # above a billion lines partitions grow instead
 # job of its own. Compiling a plan, or planning it anew between stages, costs more than
 # interpreting it.
 LINES_SHORT_MAX: Final = 60_000
+THREADS_SHORT: Final = 2  # as many as the default master has cores
 BYTES_SHORT_MAX: Final = 32 * 1024 * 1024
 LONG: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "true",
@@ -98,6 +101,8 @@ SHORT: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Its cache of what a row has in common costs more than to compute that twice.
+    "spark.sql.subexpressionElimination.enabled": "false",
     "spark.sql.optimizer.disableHints": "true",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.unionOutputPartitioning": "true",
@@ -106,12 +111,14 @@ SHORT: Final[Mapping[str, str]] = {
         "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin"
     ),
 }
-# As pyspark names those that it makes columns and windows with.
+# As pyspark names those that it makes columns and windows with, and the packages of all others.
 JVM_CLASSES: Final = (
     "functions",
     "PythonUtils",
     "org.apache.spark.sql.functions",
     "org.apache.spark.sql.expressions.Window",
+    "org",
+    "scala",
 )
 # The JVM does not hear of a SIGTERM to the whole group: whoever started it ends it, in order.
 SHIM: Final = """#!/bin/sh
@@ -125,6 +132,19 @@ for argument in "$@"; do
 done
 exec "{java}" "$@"
 """
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Later(Protocol):
+    """Takes a call and returns how to get its result."""
+
+    def __call__(
+        self, call: Callable[P, R], /, *arguments: P.args, **named: P.kwargs
+    ) -> Callable[[], R]:
+        """Return a function that returns the call's result, or raises what it raised."""
 
 
 class JavaMissing(Exception):
@@ -200,10 +220,44 @@ def fit(session: SparkSession, lines: int, size_bytes: int) -> bool:
             session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
     for name, value in (SHORT if is_short else LONG).items():
         session.conf.set(name, value)
-    if is_short:  # the tasks of what table_store.py runs know nothing else of the session
-        for name, value in SHORT.items():
-            session.sparkContext.setLocalProperty(name, value)
+    if is_short:
+        _tell_tasks(session)
     return is_short
+
+
+def _tell_tasks(session: SparkSession) -> None:
+    """Say it to the tasks of what table_store.py runs in this thread: they know nothing else of the
+    session.
+    """
+    for name, value in SHORT.items():
+        session.sparkContext.setLocalProperty(name, value)
+
+
+@contextmanager
+def side_by_side(session: SparkSession) -> Iterator[Later]:
+    """Yield what takes a call with its arguments and returns how to get the call's result.
+
+    Of a short history the calls are made in threads, in this order: each plans much, and what it
+    plans is one task, so one after the other they leave cores idle. Of any other a call is made
+    when its result is asked for: its tasks have all cores and all memory.
+    """
+    if not is_set_for_short(session):
+        yield partial
+        return
+    pool = ThreadPoolExecutor(THREADS_SHORT, initializer=_prepare_thread, initargs=(session,))
+    try:
+        yield lambda call, /, *arguments, **named: pool.submit(call, *arguments, **named).result
+    finally:
+        # All results have been asked for, or nobody waits for them any more.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _prepare_thread(session: SparkSession) -> None:
+    """Let what is planned in this thread, and its tasks, have the session's settings."""
+    jvm = session._jvm
+    assert jvm is not None, "Spark has been stopped"
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    _tell_tasks(session)
 
 
 def is_set_for_short(session: SparkSession) -> bool:
@@ -353,16 +407,21 @@ def _stop_silently(session: SparkSession) -> None:
 
 
 class _Remembered:
-    """A class of the JVM whose members are looked up once.
+    """A class or package of the JVM whose members are looked up once.
 
-    The bridge asks for class and member at each use: two calls of three, and the JVM goes through
-    all its jars for a class that is called `functions`.
+    The bridge asks for class and member at each use: two calls of three. For a name that is no
+    class, such as `functions` or a package, the JVM goes through all its jars: a millisecond.
     """
 
-    def __init__(self, java_class: Any) -> None:
-        self._java_class = java_class
+    def __init__(self, named: Any) -> None:
+        self._named = named
 
     def __getattr__(self, name: str) -> Any:
-        member = getattr(self._java_class, name)
+        member = getattr(self._named, name)
+        if isinstance(member, (JavaPackage, JavaClass)):
+            member = _Remembered(member)
         setattr(self, name, member)
         return member
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._named(*arguments)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from analytics.common import schema
 from analytics.common.storage import Place, files_in
-from analytics.common.table_store import made_of
+from analytics.common.table_store import made_of, settled
 from analytics.common.verdict import NOT_COLLECTED
 from analytics.intake.files import content_of, strictly
 from analytics.intake.strict import BLOCK, FILE, STRICTLY, VALUE, is_one_object, lines_of, no_lines
@@ -127,7 +127,7 @@ def truth_of(spark: SparkSession, directory: Place) -> Truth:
     nodes = [(run_id, node, node in collected) for node in names]
     missing = tuple(sorted(expected - collected))
     kept = tuple(one.name for one in files)
-    every = (rows, _nodes(spark, nodes), names, bool(collected), missing, unread, kept)
+    every = (settled(rows), _nodes(spark, nodes), names, bool(collected), missing, unread, kept)
     return Truth(*every, is_unsaid)
 
 

@@ -70,10 +70,13 @@ def check(
         truth_damage = history.truth.damage()
         mixed = _mixed(history)
         whole = wholeness_of((*history.intake.damage(), *mixed), truth_damage)
-        results = [_told(history, one, whole, tell) for one in CHECKS]
-        with step(OBSERVING, tell):
-            observations = observe(history)
-            checks = _with_lines(place, with_passages(history.tables, results))
+        with session.side_by_side(spark) as later:
+            judging = [(one, later(run_check, history, one)) for one in CHECKS]
+            observing = later(observe, history)
+            results = [_told(one, result_of, whole, tell) for one, result_of in judging]
+            with step(OBSERVING, tell):
+                observations = observing()
+        checks = _with_lines(place, with_passages(history.tables, results))
         doubts = (*reasons_of(place), *_forgotten(history), *history.truth.reasons(), *truth_damage)
         intake = history.intake
         crashes = [f"check {one.name} crashed: {one.error}" for one in checks if one.error]
@@ -104,9 +107,11 @@ def _forgotten(history: History) -> tuple[str, ...]:
     return (f"forgotten: {len(clients)} clients, such as {clients[0]}",) if clients else ()
 
 
-def _told(history: History, one: Check, whole: Wholeness, tell: OnProgress) -> CheckResult:
+def _told(
+    one: Check, result_of: Callable[[], CheckResult], whole: Wholeness, tell: OnProgress
+) -> CheckResult:
     tell(one.name, None)
-    result = whole.weighed(run_check(history, one))
+    result = whole.weighed(result_of())
     tell(one.name, result)
     return result
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -117,6 +118,34 @@ def test_short_and_long_histories_have_the_same_tables(
     for part in (cache / "doubtful_buckets").glob("part-*"):
         part.unlink()
     assert kept_intake(cache, inputs, LoadedFiles) is None
+
+
+@pytest.mark.parametrize(("lines", "are_apart"), [(0, True), (10**6, False)])
+def test_calls_beside_each_other_have_the_session_s_settings_and_their_own_results(
+    spark: SparkSession, lines: int, are_apart: bool
+) -> None:
+    """Of a short history in threads; of a long one here, and only when its result is asked for."""
+    session.fit(spark, lines, size_bytes=0)
+    wanted = session.SHORT if are_apart else session.LONG
+    assert spark._jvm is not None
+    settings = spark._jvm.org.apache.spark.sql.internal.SQLConf
+
+    def settings_of(number: int) -> tuple[int, bool, set[str | None], set[str]]:
+        of_tasks = {spark.sparkContext.getLocalProperty(name) for name in session.SHORT}
+        of_plans = {settings.get().getConfString(name, "") for name in wanted}
+        return number, current_thread() is not main_thread(), of_tasks, of_plans
+
+    def fail() -> None:
+        raise ValueError("told to who asks")
+
+    of_tasks = set(session.SHORT.values()) if are_apart else {None}
+    with session.side_by_side(spark) as later:
+        results = [later(settings_of, number) for number in range(4)]
+        failing = later(fail)
+        for number, result_of in enumerate(results):
+            assert result_of() == (number, are_apart, of_tasks, set(wanted.values()))
+        with pytest.raises(ValueError, match="told to who asks"):
+            failing()
 
 
 def test_history_looks_short_by_the_size_of_its_files(tmp_path: Path) -> None:
