@@ -17,6 +17,8 @@ sentence is about one of these, and each is made a part's own:
 What is the run's and can't be divided is the same for all parts of one record (`shape`):
 
 - whether it is an application's; whether it has a phase `tombstone`;
+- whether its workers were given anything, for what is open in any group takes room from all groups
+  (`stale_read` `idle`): who was told nothing in a run without leases stays so in a whole of such;
 - whether truth was collected, of how many nodes, and whose disks were read, for `ack_not_durable`
   counts a majority. The nodes of all parts are the same ones; as topics and indices are apart, a
   disk holds the sum of theirs.
@@ -50,7 +52,15 @@ def shape(history: MadeHistory) -> Shape:
         *(history.is_application, "outcome" in history.document),
         any(row.get("phase") == "tombstone" and row["f"] == "phase" for row in _events(history)),
         tuple(node in history.truth for node in nodes),
+        _works(history),
     )
+
+
+def _works(history: MadeHistory) -> bool:
+    """Return whether a TAKE was given something, or nobody knows what it was given."""
+    takes = [row for row in _events(history) if row["f"] == "take"]
+    told = {_key(row) for row in takes if row["type"] == "ok" and not row.get("leases")}
+    return any(_key(row) not in told for row in takes)
 
 
 def batches(parts: Iterable[MergedPart], size: int) -> Iterator[list[MergedPart]]:
