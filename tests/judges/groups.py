@@ -339,11 +339,12 @@ def work(
     history: MadeHistory,
     rng: random.Random,
     attempts_max: int | None = None,
-    name: str = "work",
+    name: str | None = None,
     is_ordered: bool = False,
 ) -> ModelGroup:
-    """Write a legal group into a history."""
-    return ModelGroup(history, rng, attempts_max, name, is_ordered).work()
+    """Write a legal group into a history; without a name under one that no other scene has."""
+    own = f"work{len(history.scenes)}" if name is None else name
+    return ModelGroup(history, rng, attempts_max, own, is_ordered).work()
 
 
 def employ(history: MadeHistory, rng: random.Random) -> None:

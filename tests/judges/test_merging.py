@@ -1,10 +1,12 @@
 """Merged histories: the whole has the rows of its parts, and no more."""
 
+from collections import Counter
 from pathlib import Path
 
 from analytics.command.differences import JudgedRun, differences
 from analytics.command.judging import by_twins
 from tests.judges.agreement import case_of
+from tests.judges.history import RAW
 from tests.judges.merging import MergedPart, batches, merged, part_of
 from tests.judges.together import rows_of, sum_of, written
 
@@ -35,3 +37,11 @@ def test_a_merged_record_has_the_rows_of_its_parts_and_no_more(tmp_path: Path) -
         assert list(differences("", rows_of(whole), each)) == []
         found |= {check for check, count in counts(whole).items() if count}
     assert len(found) >= CHECKS_MIN, found
+
+
+def test_scenes_of_one_history_share_no_operation() -> None:
+    """Two of one process and number are one to a judge, or a hole."""
+    for case in map(case_of, range(1, 101)):
+        rows = [row for row in case.history.rows if RAW not in row and row["type"] == "invoke"]
+        begun = Counter((row["process"], row["op_id"]) for row in rows)
+        assert [one for one, count in begun.items() if count > 1] == [], case.name
