@@ -21,6 +21,8 @@ BORDER: Final = 65_533  # ids and counters from here on cross a bucket
 HOSTS: Final = ("h", "h", "h", "other", None)
 NODES: Final = "abc"
 CLIENTS: Final = "pqsr"
+DELAYED_SHARE: Final = 0.25  # of PUTs go to the lane, of answers bring something from it
+LANE: Final = "\x1fdelayed"
 GROUPS: Final = (("t", "g"), ("t", "g"), ("t", "g"), ("t", "h"), ("u", "g"))
 
 
@@ -51,6 +53,7 @@ class RandomRun:
         self.form = self.rng.choice(FORMS) if form is None else form
         self.run = RunRecorder(str(seed))
         self.base = self.rng.choice((0, BORDER))
+        self._waiting: list[tuple[str, int]] = []  # producer, counter of what has a delay
         self._sessions: dict[str, int] = {}  # of each process; a new one begins now and then
         names = [*CLIENTS, *(f"{name}-twin" for name in CLIENTS)]
         self.run.hosts = {name: self.rng.choice(HOSTS) for name in names}
@@ -152,7 +155,14 @@ class RandomRun:
                 end["last_id"] = first_id + own["count"] - 1 if first_id else 0
         if self.form.is_application:
             own["digests"] = self.digests(own["count"])
-        self.begin(rng.choice("pq"), "put", rng.choice("tu"), outcome, own, end)
+        producer, topic = rng.choice("pq"), rng.choice("tu")
+        if rng.random() < DELAYED_SHARE:
+            self._waiting.append((producer, own["counter"]))
+            topic += LANE
+            if rng.random() < 0.7:  # an older recorder does not say it
+                last = own["counter"] + own["count"] - 1
+                own["delays"] = [[own["counter"], last, rng.choice((1, 1, 2, 300))]]
+        self.begin(producer, "put", topic, outcome, own, end)
 
     def get(self) -> None:
         """Begin a GET."""
@@ -185,6 +195,13 @@ class RandomRun:
             items.sort()
         letters = self.letters()
         count = sum(sizes) + len(corrupt) + len(letters)
+        if not self.form.is_application and rng.random() < DELAYED_SHARE:
+            some = [*self._waiting, (rng.choice("pq"), self.id())]  # mostly what was put so
+            end["delayed"] = [
+                [self.id(), *rng.choice(some), rng.choice((1, 1, 2))]
+                for _ in range(rng.randint(1, 2))
+            ]
+            count += sum(run[3] for run in end["delayed"])
         if letters:
             end["letters"] = letters
         end |= {"items": items or self.maybe([]), "corrupt": corrupt or self.maybe([])}

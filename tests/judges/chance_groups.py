@@ -13,6 +13,7 @@ from typing import Final
 from tests.judges.history import Row
 
 WRONG_SHARE: Final = 0.12  # of tokens, attempts and settlements
+DELAYED_SHARE: Final = 0.15  # of what a worker is given was put with a delay
 FATES: Final = ("acks", "acks", "acks", "naks", "extends", "none")
 LEFT_MS: Final = (0, 50, 1_000, 1_000)
 
@@ -89,7 +90,9 @@ class RandomGroup:
             told |= {"keyed": keyed, "keys": "".join(keys)}
         if producers:
             named = ids[rng.randint(0, 1) :]  # the others are dead letters
-            told["items"] = [[id_, rng.choice(producers), id_, 1] for id_ in named]
+            for id_ in named:
+                kind = "delayed" if rng.random() < DELAYED_SHARE else "items"
+                told.setdefault(kind, []).append([id_, rng.choice(producers), id_, 1])
             told["letters"] = [self.letter(id_) for id_ in ids[: len(ids) - len(named)]]
         return told
 
