@@ -24,7 +24,7 @@ from flotilla_client.client import Client
 from flotilla_client.errors import BY_CODE, FlotillaError, Unavailable, UnknownTopic
 from flotilla_client.old_names import deadline_of
 from flotilla_client.operations import Ask, Steps, check_client_id, check_topic
-from flotilla_client.policies import AMOUNT_MAX, parse_keep
+from flotilla_client.policies import AMOUNT_MAX, FOREVER, parse_keep
 from flotilla_client.protocol import ProtocolError, Request
 from flotilla_client.retry import Done
 from flotilla_client.rows import (
@@ -279,6 +279,7 @@ class Admin:
         max_bytes: int | None = None,
         when_full: str | None = None,
         dead_letter: str | None = None,
+        compact: bool = False,
     ) -> TopicPolicySet:
         """Give a topic a policy, and make it if there is none; return what it has now.
 
@@ -286,11 +287,15 @@ class Admin:
         "forever", a size ("10GB"), an age ("7d") or a count ("1000"). `max_bytes`: how much the
         topic may hold, read or not; `when_full`: "refuse" (by default) or "drop-oldest".
         `dead_letter`: to which topic its groups put what they give up, if they have named none
-        (feature level 5). The same again changes nothing. Raises BadRequest where it has another
-        policy, and Unsupported below feature level 4, as all that follows.
+        (feature level 5). `compact`: of what all who stand in it have read, of each key the last
+        publication stays (feature level 5); of the rest what `keep` says ("forever" by default, an
+        age or a count). That never changes. The same again changes nothing. Raises BadRequest where
+        it has another policy, and Unsupported below feature level 4, as all that follows.
         """
         parts = max_bytes, when_full, dead_letter
-        return self._set_topic(protocol.CREATE_TOPIC, name, keep, *parts)
+        if compact and keep is None:
+            keep = FOREVER
+        return self._set_topic(protocol.CREATE_TOPIC, name, keep, *parts, compact=compact)
 
     def alter_topic(
         self,
@@ -317,6 +322,7 @@ class Admin:
         max_bytes: int | None,
         when_full: str | None,
         dead_letter: str | None,
+        compact: bool = False,
     ) -> TopicPolicySet:
         check_topic(name)
         if keep is not None and not isinstance(keep, str):
@@ -328,6 +334,8 @@ class Admin:
             parts["when_full"] = checks.text("when_full", when_full)
         if dead_letter is not None:
             parts["dead_letter"] = checks.text("dead_letter", dead_letter)
+        if compact:
+            parts["compact"] = True
         return TopicPolicySet.of(self._act(act, name, policy=parts))
 
     def show_topic(self, name: str) -> TopicDetails:

@@ -46,6 +46,7 @@ from flotilla_client.client import Client, WorkItems, now_ms
 from flotilla_client.completion import SHELLS
 from flotilla_client.errors import (
     BadRequest,
+    Compacted,
     Expired,
     FlotillaError,
     Gap,
@@ -561,7 +562,7 @@ def _read_topic(client: Client, options: Any) -> int:
                 raise
             next_id = gap.details["last_id"] + 1  # the first that is kept
             continue
-        except Expired as error:
+        except (Expired, Compacted) as error:
             next_id = error.details["last_id"] + 1
             continue
         if delivery is None:

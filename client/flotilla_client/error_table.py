@@ -90,6 +90,13 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
             "`first_id` to `last_id` of `topic` have expired; who asks behind `last_id` goes on.",
         ),
         ErrorRow(
+            "compacted",
+            True,
+            "never",
+            "`first_id` to `last_id` of `topic` were replaced by later publications of their keys;"
+            " who asks behind `last_id` goes on.",
+        ),
+        ErrorRow(
             "gap",
             True,
             "never",

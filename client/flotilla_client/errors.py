@@ -12,6 +12,7 @@
     │   ├── AlreadyAcknowledged       asked for publications that are gone
     │   ├── Purged                    an administrator removed what was not read yet
     │   ├── Gap                       the topic's policy does not keep it any more
+    │   ├── Compacted                 later ones of their keys stay; the library goes on behind it
     │   ├── Expired                   its publisher asked for that; the library goes on behind it
     │   ├── Moved                     the subscription was moved by another process
     │   ├── CounterGap                the state directory and the broker disagree
@@ -169,6 +170,16 @@ class Expired(Refused):
     """
 
     CODE = "expired"
+
+
+class Compacted(Refused):
+    """Publications were replaced by later ones of their keys: `first_id` to `last_id`.
+
+    Their topic is compacted, and all who stood in it had read them. The library goes on behind them
+    by itself; `read` alone raises it, behind a thousand such runs.
+    """
+
+    CODE = "compacted"
 
 
 class Gap(Refused):

@@ -28,6 +28,7 @@ from flotilla_client.errors import (
     BacklogFull,
     BadRequest,
     ClusterRecovered,
+    Compacted,
     CounterGap,
     DiskFull,
     Expired,
@@ -587,7 +588,8 @@ class Operations:
         """GET; nobody has it in hand before `readers` has handed it over.
 
         Who was told what is gone and comes back goes on behind it: a process that dies in between
-        is told again. What has expired is passed at once: nobody waits for it.
+        is told again. What has expired, or is compacted away, is passed at once: nobody waits for
+        it.
         """
         if topic is not None:
             check_topic(topic)
@@ -596,7 +598,7 @@ class Operations:
         for _ in range(EXPIRED_RUNS_MAX):
             try:
                 return (yield from self._get(topic, wait_ms, max_count))
-            except Expired as error:
+            except (Expired, Compacted) as error:
                 if "last_id" in error.details:
                     self.readers.pass_over(error.details["topic"], error.details["last_id"])
         return None
@@ -613,7 +615,7 @@ class Operations:
         ask = Ask(self.request(protocol.GET, topic or "", body), wait_ms)
         try:
             done = yield from self.asked(ask)
-        except (Purged, Gap, Expired) as error:
+        except (Purged, Gap, Expired, Compacted) as error:
             if self._note_gone(operation, error, had, patterns):
                 raise
             return None
@@ -659,7 +661,7 @@ class Operations:
     def _note_gone(
         self,
         operation: Operation,
-        error: Purged | Gap | Expired,
+        error: Purged | Gap | Expired | Compacted,
         had: dict[str, int],
         patterns: Mapping[str, int],
     ) -> bool:
@@ -671,11 +673,11 @@ class Operations:
             self.failed(operation, error)
             return False
         self.failed(operation, error, cursor=had.get(topic))
-        if not isinstance(error, Expired):
+        if not isinstance(error, Expired | Compacted):
             self._gone[error.details["topic"]] = error.details["last_id"]
         return True
 
-    def _is_old(self, error: Purged | Gap | Expired) -> bool:
+    def _is_old(self, error: Purged | Gap | Expired | Compacted) -> bool:
         """Return whether this subscriber has all that is gone; what it has not is left in it.
 
         The broker may be behind: then it is told.
@@ -743,7 +745,7 @@ class Operations:
     def read(self, topic: str, from_id: int, max_count: int) -> Steps[Delivery | None]:
         """READ, by nobody in particular; it moves nothing, and nothing is in hand.
 
-        From the first on that has not expired.
+        From the first on that has not expired, and is not compacted away.
         """
         check_topic(topic)
         runs = 0
@@ -751,7 +753,7 @@ class Operations:
             body = {"from_id": from_id, "max_count": max_count, **KNOWN}
             try:
                 done = yield Ask(Request(protocol.READ, "", topic, body=body))
-            except Expired as error:
+            except (Expired, Compacted) as error:
                 runs += 1
                 if runs == EXPIRED_RUNS_MAX:
                     raise
@@ -877,7 +879,7 @@ class Operations:
     def failed(self, operation: Operation, error: FlotillaError, cursor: int | None = None) -> None:
         """Record that an operation did not succeed."""
         details = error.details
-        gone = details if isinstance(error, Purged | Gap | Expired) else {}
+        gone = details if isinstance(error, Purged | Gap | Expired | Compacted) else {}
         outcome = Outcome(
             details.get("attempts", 0),
             details.get("node", ""),

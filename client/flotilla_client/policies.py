@@ -22,8 +22,9 @@ REFUSE: Final = "refuse"
 DROP_OLDEST: Final = "drop-oldest"
 
 KEEPS: Final = (UNREAD, FOREVER, BYTES, MS, COUNT)
+COMPACT_KEEPS: Final = (FOREVER, MS, COUNT)
 WHEN_FULL: Final = (REFUSE, DROP_OLDEST)
-PARTS: Final = frozenset({"keep", "amount", "max_bytes", "when_full", "dead_letter"})
+PARTS: Final = frozenset({"keep", "amount", "max_bytes", "when_full", "dead_letter", "compact"})
 AMOUNT_MAX: Final = 2**53 - 1  # what JSON readers of every language agree on
 
 _SIZES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -39,6 +40,7 @@ class Policy:
     `keep`: one of KEEPS; `amount`: how many bytes, ms or publications, else 0. `max_bytes`: of what
     the topic holds, 0 for no bound of its own. `when_full`: what a PUT that has no room comes to.
     `dead_letter`: the topic to which goes what its groups give up that name none; "": none.
+    `compact`: what all have read that a later publication of its key has replaced goes before.
     """
 
     keep: str = UNREAD
@@ -46,6 +48,7 @@ class Policy:
     max_bytes: int = 0
     when_full: str = REFUSE
     dead_letter: str = ""
+    compact: bool = False
 
     @property
     def keeps(self) -> bool:
@@ -60,11 +63,12 @@ class Policy:
     def parts(self) -> dict[str, Any]:
         """Return it as it stands in messages and in the log.
 
-        Builds before level 5 know no `dead_letter`: nothing is said of none.
+        Builds before level 5 know no `dead_letter` and no `compact`: nothing is said of none.
         """
         parts = asdict(self)
-        if not self.dead_letter:
-            del parts["dead_letter"]
+        for name in ("dead_letter", "compact"):
+            if not parts[name]:
+                del parts[name]
         return parts
 
     def changed(self, parts: Mapping[str, Any]) -> Policy:
@@ -76,6 +80,15 @@ class Policy:
         if policy.drops and not policy.max_bytes:
             message = "`drop-oldest` needs `max_bytes`: without a bound a topic is never full"
             raise ProtocolError("bad_request", message)
+        if policy.compact and policy.keep not in COMPACT_KEEPS:
+            message = (
+                "`compact` goes with what stays of all else: forever, an age or a count; `unread`"
+                " would keep nothing, and a size would count what is gone"
+            )
+            raise ProtocolError("bad_request", message)
+        if policy.compact and policy.drops:
+            message = "`compact` does not go with `drop-oldest`, which drops what is unread"
+            raise ProtocolError("bad_request", message)
         return policy
 
     def __str__(self) -> str:
@@ -84,6 +97,8 @@ class Policy:
             said += f", at most {size_text(self.max_bytes)}, when full {self.when_full}"
         if self.dead_letter:
             said += f", dead letters to {self.dead_letter!r}"
+        if self.compact:
+            said += ", compacted"
         return said
 
     @property
@@ -119,6 +134,8 @@ def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
         name = parts["dead_letter"]
         if type(name) is not str or not (name.isprintable() or not name):
             raise _bad("`dead_letter` is a topic's name, printable text; empty: none")
+    if "compact" in parts and type(parts["compact"]) is not bool:
+        raise _bad("`compact` is true or false")
     return dict(parts)
 
 

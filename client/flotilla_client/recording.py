@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 
 import orjson
 
-from flotilla_client.errors import Expired, Gap, Purged, RecordError
+from flotilla_client.errors import Compacted, Expired, Gap, Purged, RecordError
 from flotilla_client.observer import Handling, Operation, Outcome
 from flotilla_client.properties import Properties, decode, encode
 from flotilla_client.protocol import delays, envelopes, expiries, text_of, topic_of, unpack
@@ -40,7 +40,7 @@ HANDLINGS: Final = frozenset({"hand", "ack", "release"})  # single events
 OUTCOMES: Final = frozenset({"ok", "fail", "info"})
 OPEN_OPERATIONS_MAX: Final = 65_536  # far above what is in flight: older ones were cancelled
 DIGEST_BYTES: Final = 8  # two contents share one by chance once in 2^64 comparisons
-TOLD_OF_GONE: Final = frozenset({Purged.CODE, Gap.CODE, Expired.CODE})
+TOLD_OF_GONE: Final = frozenset({Purged.CODE, Gap.CODE, Expired.CODE, Compacted.CODE})
 RUN_FILE_BYTES_MAX: Final = 16 * 1024 * 1024  # about 100,000 clients: each start writes it anew
 LOCK_S_MAX: Final = 10.0  # for others' turns to write it: milliseconds each
 LOCK_POLL_S: Final = 0.005

@@ -183,7 +183,8 @@ class TopicDetails(Info):
 
     `first_id`: the first that is kept. `policy`: None if it has none. `held_bytes`: of what it
     keeps. `purged_id`, `dropped_id`: up to where publications were purged, or dropped as it was
-    full; 0 for never. `delayed`: how many wait until they are due.
+    full; 0 for never. `delayed`: how many wait until they are due. `compacted_id`: up to there of
+    each key the last is left; None: it is not compacted.
     """
 
     topic: str
@@ -195,6 +196,7 @@ class TopicDetails(Info):
     purged_id: int
     dropped_id: int
     delayed: int | None = None
+    compacted_id: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

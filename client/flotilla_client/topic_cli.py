@@ -24,18 +24,26 @@ SHOW: Final = "show"
 DELETE: Final = "delete"
 DOES: Final = (CREATE, ALTER, SHOW, DELETE)
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    CREATE: ("topic", "keep", "max_bytes", "when_full", "dead_letter", "created"),
+    CREATE: ("topic", "keep", "max_bytes", "when_full", "dead_letter", "compact", "created"),
     ALTER: ("topic", "keep", "max_bytes", "when_full", "dead_letter"),
     SHOW: (
-        *("topic", "keep", "max_bytes", "when_full", "dead_letter", "first_id", "last_id"),
-        *("held_bytes", "delayed", "subscribers", "dropped_id", "purged_id"),
+        *("topic", "keep", "max_bytes", "when_full", "dead_letter", "compact", "first_id"),
+        *(
+            "last_id",
+            "compacted_id",
+            "held_bytes",
+            "delayed",
+            "subscribers",
+            "dropped_id",
+            "purged_id",
+        ),
     ),
     DELETE: ("topic", "last_id", "deleted", "ended"),
 }
 _TEXT: Final = (
     "Topics that have a policy: they exist without subscribers. `create NAME` and `alter NAME` with"
-    " --keep, --max-bytes, --when-full and --dead-letter; `show NAME`; `delete NAME`, with all that"
-    " it holds."
+    " --keep, --max-bytes, --when-full and --dead-letter, `create` with --compact; `show NAME`;"
+    " `delete NAME`, with all that it holds."
 )
 
 
@@ -72,6 +80,13 @@ def add_topic(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
         metavar="TOPIC",
         help="where its groups put what they give up, or what expires in them, if they name no "
         "topic of their own; none: nowhere. Takes feature level 5",
+    )
+    parser.add_argument(
+        "--compact",
+        action="store_true",
+        help="create: of each key the last publication stays, of what all who stand in the topic "
+        "have read; of the rest what --keep says (forever, if it says nothing). Takes feature "
+        "level 5",
     )
     parser.add_argument(
         "--yes", action="store_true", help="delete without asking, and end its subscriptions"
@@ -111,10 +126,14 @@ def _topic(admin: Admin, options: Any, show: Show) -> int:
     elif what == SHOW:
         answer = admin.show_topic(name)
     else:
-        change = admin.create_topic if what == CREATE else admin.alter_topic
         dead_letter = "" if options.dead_letter == "none" else options.dead_letter
-        parts = {"max_bytes": options.max_bytes, "when_full": options.when_full}
-        answer = change(name, keep=options.keep, dead_letter=dead_letter, **parts)
+        parts: dict[str, Any] = {"max_bytes": options.max_bytes, "when_full": options.when_full}
+        parts |= {"keep": options.keep, "dead_letter": dead_letter}
+        answer = (
+            admin.create_topic(name, compact=options.compact, **parts)
+            if what == CREATE
+            else admin.alter_topic(name, **parts)
+        )
     row = {"topic": name, **answer}
     if not options.json and not isinstance(answer, TopicDeleted):
         row |= _readable(answer.policy)
@@ -139,6 +158,8 @@ def _problem(options: Any) -> str:
         return f"{what} takes no {said[0]}: that is for create and alter"
     if what == ALTER and not said:
         return "alter: say what: --keep, --max-bytes, --when-full or --dead-letter"
+    if options.compact and what != CREATE:
+        return f"{what} takes no --compact: a topic is made so"
     if options.yes and what != DELETE:
         return f"{what} ends nothing: --yes has no meaning there"
     return ""
@@ -147,10 +168,12 @@ def _problem(options: Any) -> str:
 def _readable(policy: Policy | None) -> dict[str, str]:
     """Return a policy for a table: as the options take it."""
     if policy is None:
-        return dict.fromkeys(("keep", "max_bytes", "when_full", "dead_letter"), "-")
+        names = ("keep", "max_bytes", "when_full", "dead_letter", "compact")
+        return dict.fromkeys(names, "-")
     return {
         "keep": policy.keep_text,
         "max_bytes": size_text(policy.max_bytes) if policy.max_bytes else "-",
         "when_full": policy.when_full if policy.max_bytes else "-",
         "dead_letter": policy.dead_letter or "-",
+        "compact": "yes" if policy.compact else "-",
     }

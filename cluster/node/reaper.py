@@ -76,10 +76,15 @@ class Reaper:
     def _is_due(self, store: Store, term: int, now: float) -> bool:
         """Return whether an entry of now would let in what was delayed, and none is under way.
 
-        Where the log's time stands, as nobody has led, it takes an entry to go on.
+        Or compact, where more is to be done than the entries that come anyway do. Where the log's
+        time stands, as nobody has led, it takes an entry to go on.
         """
+        if store.applied_index == self._seen_index:
+            return False
+        if store.compaction.is_behind:
+            return True
         delayed = store.delayed
-        if delayed.due_ms == NEVER or store.applied_index == self._seen_index:
+        if delayed.due_ms == NEVER:
             return False
         return delayed.has_work or delayed.due_ms <= reckoned(store, term, now * 1000)
 

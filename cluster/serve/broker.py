@@ -51,6 +51,7 @@ from cluster.store.users import ADMIN as ADMIN_RIGHT
 from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
 from cluster.wire.levels import (
     LEVEL_FIRST,
+    LEVEL_OF_COMPACTION,
     LEVEL_OF_DEAD_LETTERS,
     LEVEL_OF_DELAY,
     LEVEL_OF_EXPIRY,
@@ -603,6 +604,8 @@ class Broker:
         )
         if act == DELETE_TOPIC:
             return DeleteTopic(topic, body["ends"], *signature)
+        if "compact" in body["policy"]:
+            self._need_level(LEVEL_OF_COMPACTION, "topics that are compacted")
         if "dead_letter" in body["policy"]:
             self._need_level(LEVEL_OF_DEAD_LETTERS, "topics that say where dead letters go")
         return SetTopic(topic, body["policy"], act == CREATE_TOPIC, *signature)

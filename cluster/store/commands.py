@@ -30,6 +30,7 @@ from cluster.wire.levels import (
     BUILD,
     LEVEL_FIRST,
     LEVEL_MAX,
+    LEVEL_OF_COMPACTION,
     LEVEL_OF_DEAD_LETTERS,
     LEVEL_OF_DELAY,
     LEVEL_OF_EXPIRY,
@@ -461,8 +462,8 @@ def level_needed(operations: Sequence[Operation]) -> int:
             level = max(level, LEVEL_OF_IDLE)
         elif type(operation) is SeekGroup or _is_of_key_order(operation):
             level = max(level, LEVEL_OF_GROUP_STARTS)
-        elif type(operation) is SetTopic and "dead_letter" in operation.parts:
-            level = max(level, LEVEL_OF_DEAD_LETTERS)
+        elif type(operation) is SetTopic and _LATER_PARTS & operation.parts.keys():
+            level = max(level, LEVEL_OF_DEAD_LETTERS, LEVEL_OF_COMPACTION)
         elif isinstance(operation, OfGroups | DropGroup):
             level = max(level, LEVEL_OF_GROUPS)
         elif isinstance(operation, OfPatterns):
@@ -472,6 +473,9 @@ def level_needed(operations: Sequence[Operation]) -> int:
         elif isinstance(operation, Administration) or principal_of(operation) is not None:
             level = max(level, LEVEL_OF_USERS)
     return level
+
+
+_LATER_PARTS: Final = frozenset({"dead_letter", "compact"})
 
 
 def _is_of_topics(operation: Operation) -> bool:

@@ -645,6 +645,8 @@ class Groups:
         for id_, key, size_bytes in self._publications.keyed(group.topic, first, TAKE_ROWS_MAX):
             if id_ - first == looked_max or len(given) == room:
                 break
+            if id_ > group.head + 1:
+                break  # behind something that is compacted away, which the next take passes
             if self._publications.has_expired(group.topic, id_, now_ms):
                 break
             if order.is_taken(key):
@@ -675,20 +677,23 @@ class Groups:
         return not order.is_taken(key)
 
     def _pass_expired(self, group: SharedGroup, dead: DeadOfTake, now_ms: int) -> bool:
-        """Let what has expired behind the head be dead letters, or nothing.
+        """Let what has expired behind the head be dead letters, or nothing; pass what is compacted.
 
         Return whether some are left for the next take.
         """
-        end = self._publications.expired_to(group.topic, group.head + 1, now_ms)
+        end = self._publications.lapsed_to(group.topic, group.head + 1, now_ms)
         while group.head < end:
             dead_letters = self._dead_letters_of(group)
+            compacted_id = self._publications.compacted_to(group.topic, group.head + 1)
             if dead_letters is None:
                 group.head = end
+            elif compacted_id > group.head:
+                group.head = compacted_id
             elif self._bury(group, group.head + 1, EXPIRED, dead_letters, dead, now_ms):
                 group.head += 1
             else:
                 return True
-        return self._publications.expired_to(group.topic, group.head + 1, now_ms) > group.head
+        return self._publications.lapsed_to(group.topic, group.head + 1, now_ms) > group.head
 
     def _bury(
         self,

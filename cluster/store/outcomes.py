@@ -133,6 +133,19 @@ def expired(topic: str, last_id: int, expired_id: int, is_known: bool) -> Refuse
     return Refused("expired", gap.message, gap.details) if is_known else gap
 
 
+def compacted(topic: str, last_id: int, compacted_id: int, is_known: bool) -> Refused:
+    """Return what is told who would read what later publications of its keys have replaced.
+
+    As `expired`: who knows the one knows the other.
+    """
+    message = (
+        f"later publications of their keys have replaced {last_id + 1} to {compacted_id} of"
+        f" {topic!r}, which is compacted; {compacted_id + 1} is the first that may be there"
+    )
+    details = not_kept(topic, last_id, compacted_id).details
+    return Refused("compacted" if is_known else "gap", message, details)
+
+
 def moved(topic: str, cursor: int, placed: int) -> Refused:
     """Return the refusal of who acknowledges what was read before the subscription was moved."""
     message = f"the subscription to {topic!r} was moved: it stands at {cursor}"

@@ -1,7 +1,8 @@
 """The publications on disk: packed batches in rows, written, sliced and collected.
 
-What lives here: rows of `publications` and a small cache of them. What must not: who may read what
-(`store.py`), who still needs it (`topics.py`).
+What lives here: rows of `publications` and a small cache of them and of what stays of those that
+are compacted (`latest.py`). What must not: who may read what (`store.py`), who still needs it
+(`topics.py`).
 
 All publications that one entry adds to a topic are one row: group commit makes rows large and
 few. A row goes from disk some time after its last publication died, in bounded steps.
@@ -18,6 +19,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from cluster.store.expiry import NEVER
+from cluster.store.latest import Last, Latest
 from cluster.store.tables import ID_MAX, TOPIC_SHIFT, CorruptStore, Database, row_crc, timed
 from cluster.store.topics import TOPIC_COLUMNS, Topic, restored
 from flotilla_client.properties import key_field
@@ -106,8 +108,10 @@ class Publications:
     `dropped(topic, size_bytes)` hears of what was collected.
     """
 
-    def __init__(self, database: Database, dropped: Callable[[str, int], None]) -> None:
-        self._database, self._dropped = database, dropped
+    def __init__(
+        self, database: Database, latest: Latest, dropped: Callable[[str, int], None]
+    ) -> None:
+        self._database, self._latest, self._dropped = database, latest, dropped
         self._added: dict[Topic, list[Any]] = {}
         self._expiring: set[Topic] = set()  # of those, what gets something that expires
         self._stamps: dict[int, int] = {}  # the log's time of rows that are not written yet, by key
@@ -243,14 +247,16 @@ class Publications:
 
         Where it stands decides what a subscription is given, and a search reads no whole rows.
         """
-        before = last_id == topic.floor_id or self._row_of(topic, last_id).timestamp_ms < at_ms
-        behind = last_id == high_id or self._row_of(topic, last_id + 1).timestamp_ms >= at_ms
+        before = last_id == topic.floor_id or self._row_from(topic, last_id).timestamp_ms < at_ms
+        behind = last_id == high_id or self._row_from(topic, last_id + 1).timestamp_ms >= at_ms
         if not (before and behind):
             what = f"times of topic {topic.number} about publication {last_id} are out of order"
             raise CorruptStore(self._database.path, what)
 
     def _time_of(self, topic: Topic, publication_id: int) -> int:
         """Return when a publication came, 0 where that is not known."""
+        if publication_id <= topic.compacted_id:
+            return self._row_from(topic, publication_id).timestamp_ms
         key = self._key_of(topic, publication_id)
         if key in self._buffered:
             return int(self._buffered[key][7])
@@ -292,14 +298,15 @@ class Publications:
 
     # --- reading ---
 
-    @property
-    def _expires(self) -> bool:
-        """Whether anything in any row does."""
-        return self._has_stamps or bool(self._stamps)
+    def _expires(self, topic: Topic, id_: int) -> bool:
+        """Return whether anything may in the rows from that id on."""
+        return self._has_stamps or bool(self._stamps) or id_ <= topic.compacted_id
 
     def has_expired(self, topic: Topic, id_: int, log_ms: int) -> bool:
         """Return whether a publication has expired at that time."""
-        return self._expires and self._row_of(topic, id_).run(id_, 1, log_ms, is_over=True) == 1
+        if not self._expires(topic, id_):
+            return False
+        return self._row_of(topic, id_).run(id_, 1, log_ms, is_over=True) == 1
 
     def expired_to(self, topic: Topic, first_id: int, log_ms: int) -> int:
         """Return the last id from `first_id` on up to which all have expired at that time.
@@ -307,12 +314,41 @@ class Publications:
         `first_id` - 1 if that one has not. READ_ROWS_MAX rows are looked at.
         """
         last_id, end = first_id - 1, self.readable_id(topic)
-        if not self._expires:
+        if not self._expires(topic, first_id):
+            return last_id
+        for _ in range(READ_ROWS_MAX):
+            row = self._row_at(topic, last_id + 1) if last_id < end else None
+            if row is None:
+                break
+            last_id += row.run(last_id + 1, ID_MAX, log_ms, is_over=True)
+            if last_id < row.last_id:
+                break
+        return last_id
+
+    def compacted_to(self, topic: Topic, first_id: int) -> int:
+        """Return the last id from `first_id` on up to which all are compacted away.
+
+        `first_id` - 1 if that one is there.
+        """
+        if first_id > topic.compacted_id:
+            return first_id - 1
+        return self._latest.next_id(topic.number, first_id) - 1
+
+    def lapsed_to(self, topic: Topic, first_id: int, log_ms: int) -> int:
+        """Return the last id up to which all have expired, or are compacted away.
+
+        As `expired_to`; what is compacted away between two rows counts as one.
+        """
+        last_id, end = first_id - 1, self.readable_id(topic)
+        if not self._expires(topic, first_id):
             return last_id
         for _ in range(READ_ROWS_MAX):
             if last_id >= end:
                 break
-            row = self._row_of(topic, last_id + 1)
+            row = self._row_at(topic, last_id + 1)
+            if row is None:
+                last_id = self.compacted_to(topic, last_id + 1)
+                continue
             last_id += row.run(last_id + 1, ID_MAX, log_ms, is_over=True)
             if last_id < row.last_id:
                 break
@@ -323,7 +359,8 @@ class Publications:
     ) -> Cut:
         """Return publications from `first_id` on; at least one, even over bytes_max.
 
-        Up to the first that has expired at the time `log_ms`; 0: whatever has.
+        Up to the first that has expired at the time `log_ms` (0: whatever has), or is compacted
+        away.
         """
         assert topic.floor_id < first_id <= topic.last_id, (topic, first_id)
         row = self._row_of(topic, first_id)
@@ -342,7 +379,10 @@ class Publications:
             next_id = first_id + count
             if next_id != row.last_id + 1 or next_id > topic.last_id:
                 break
-            row = self._row(topic.number << TOPIC_SHIFT | next_id)
+            found = self._row_behind(topic, next_id)
+            if found is None:
+                break
+            row = found
             lasting = row.run(next_id, count_max - count, log_ms, is_over=False)
             more, lengths, data = row.cut(next_id, lasting, room)
             over_ms = min(over_ms, row.next_over_ms(next_id, more))
@@ -379,7 +419,9 @@ class Publications:
             next_id = first_id + count
             if count >= count_max or next_id > self.readable_id(topic):
                 break
-            row = self._row_of(topic, next_id)
+            row = self._row_at(topic, next_id)
+            if row is None:
+                break
             i = next_id - row.first_id
             start = row.ends[i - 1] if i else 0
             room = i + row.run(next_id, count_max - count, log_ms, is_over=False)
@@ -397,14 +439,15 @@ class Publications:
     ) -> Iterator[tuple[int, bytes | None, int]]:
         """Yield (id, key, bytes) of the readable publications from `first_id` on, in rows_max rows.
 
-        `key` as `properties.key_field` has it, None where there is none.
+        Those that are there: of what is compacted away ids are missing. `key` as
+        `properties.key_field` has it, None where there is none.
         """
         readable_id, next_id = self.readable_id(topic), first_id
         for _ in range(rows_max):
             if next_id > readable_id:
                 return
-            row = self._row_of(topic, next_id)
-            for id_ in range(next_id, row.last_id + 1):
+            row = self._row_from(topic, next_id)
+            for id_ in range(max(next_id, row.first_id), row.last_id + 1):
                 i = id_ - row.first_id
                 start = row.ends[i - 1] if i else 0
                 own = row.has_properties and row.lengths[4 * i + 3] & _PROPERTIES_BIT
@@ -413,8 +456,32 @@ class Publications:
             next_id = row.last_id + 1
 
     def entry_of(self, topic: Topic, publication_id: int) -> int:
-        """Return the index of the entry that brought the publication: its age."""
-        return self._row_of(topic, publication_id).entry
+        """Return the index of the entry that brought the publication: its age.
+
+        Of one that is compacted away, of the next that is there.
+        """
+        return self._row_from(topic, publication_id).entry
+
+    def whole(self, topic: Topic, first_id: int, last_id: int) -> Iterator[tuple[int, Last]]:
+        """Yield (id, publication) of those that stand in rows, as they are to be compacted."""
+        next_id = first_id
+        while next_id <= last_id:
+            row = self._row_of(topic, next_id)
+            for id_ in range(next_id, min(row.last_id, last_id) + 1):
+                i = id_ - row.first_id
+                start = row.ends[i - 1] if i else 0
+                lengths, data = row.lengths[4 * i : 4 * i + 4], row.data[start : row.ends[i]]
+                name = key_field(data) if lengths[3] & _PROPERTIES_BIT else None
+                over_ms = NEVER if row.over_ms is None else row.over_ms[i]
+                last = (row.entry, row.timestamp_ms, over_ms, lengths, data)
+                yield id_, Last(name or b"", *last)
+            next_id = row.last_id + 1
+
+    def forget(self, number: int, ids: Iterable[int]) -> None:
+        """Forget what is compacted away, of a topic of that number."""
+        for id_ in ids:
+            row = self._cache.pop(-(number << TOPIC_SHIFT | id_), None)
+            self._cache_bytes -= 0 if row is None else len(row.data)
 
     def _key_of(self, topic: Topic, publication_id: int) -> int:
         """Return the key of the row that holds a publication, 0 if there is none before it."""
@@ -425,7 +492,29 @@ class Publications:
         sql = "SELECT max(key) FROM publications WHERE key <= ?"
         return self._database.query(sql, (key,))[0][0] or 0
 
+    def _row_at(self, topic: Topic, publication_id: int) -> Row | None:
+        """Return the row that holds a publication; None: it is compacted away."""
+        if self.compacted_to(topic, publication_id) >= publication_id:
+            return None
+        return self._row_of(topic, publication_id)
+
+    def _row_behind(self, topic: Topic, publication_id: int) -> Row | None:
+        """Return the same of one that is the first behind another row."""
+        if publication_id <= topic.compacted_id + 1:
+            return self._row_at(topic, publication_id)
+        return self._row(topic.number << TOPIC_SHIFT | publication_id)
+
+    def _row_from(self, topic: Topic, publication_id: int) -> Row:
+        """Return the row that holds the first publication from that one on that is there."""
+        return self._row_of(topic, self.compacted_to(topic, publication_id) + 1)
+
     def _row_of(self, topic: Topic, publication_id: int) -> Row:
+        """Return the row that holds a publication that is there.
+
+        One that is compacted is a row by itself, cached under its key with a minus.
+        """
+        if publication_id <= topic.compacted_id:
+            return self._row(-(topic.number << TOPIC_SHIFT | publication_id))
         key = topic.number << TOPIC_SHIFT | publication_id
         if key not in self._cache:
             key = self._key_of(topic, publication_id)
@@ -449,6 +538,8 @@ class Publications:
         return row
 
     def _load(self, key: int) -> Row:
+        if key < 0:
+            return self._load_last(-key)
         if key in self._buffered:
             _, entry, _, count, _, lengths, data, timestamp_ms = self._buffered[key]
         else:
@@ -456,6 +547,13 @@ class Publications:
         row = _row(key, entry, count, lengths, data, timestamp_ms)
         if row.has_properties and (log_ms := self._stamp_of(key)) is not None:
             row.over_ms = [log_ms + each if each else NEVER for each in expiries(lengths, data)]
+        return row
+
+    def _load_last(self, key: int) -> Row:
+        last = self._latest.read(key >> TOPIC_SHIFT, key & ID_MAX)
+        row = _row(key, last.entry, 1, last.lengths, last.data, last.timestamp_ms)
+        if last.over_ms < NEVER:
+            row.over_ms = [last.over_ms]
         return row
 
     def _stamp_of(self, key: int) -> int | None:
@@ -487,7 +585,7 @@ class Publications:
 
     def floor_moved(self, topic: Topic) -> None:
         """Note that the topic's oldest row may be dead."""
-        if 0 < topic.oldest_end <= topic.floor_id:
+        if 0 < topic.oldest_end <= topic.dead_id:
             self.garbage[topic.name] = topic
 
     def collect(self, rows_max: int) -> int:
@@ -502,7 +600,7 @@ class Publications:
             room_bytes -= freed_bytes
             self.stored_bytes -= freed_bytes
             self._dropped(topic.name, freed_bytes)
-            if not 0 < topic.oldest_end <= topic.floor_id:
+            if not 0 < topic.oldest_end <= topic.dead_id:
                 del self.garbage[topic.name]
         return deleted
 
@@ -510,12 +608,12 @@ class Publications:
         low = topic.number << TOPIC_SHIFT
         rows = self._database.query(
             _OLDEST + " WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
-            (low, low | topic.floor_id, rows_max),
+            (low, low | topic.dead_id, rows_max),
         )
         dead = [
             key
             for key, count, before_bytes in rows
-            if (key & ID_MAX) + count - 1 <= topic.floor_id
+            if (key & ID_MAX) + count - 1 <= topic.dead_id
             and before_bytes - topic.dropped_bytes < bytes_max
         ]
         if not dead:  # a bit has flipped in its place or its count, which nobody has read since

@@ -43,6 +43,7 @@ _FOUND_BY: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "topics": ("name = ?", ("name",)),
     "producers": ("client = ? AND topic = ?", ("client", "topic")),
     "acts": ("act_id = ? AND act_id != ''", ("act_id",)),  # it has those that have one
+    "latest": ("topic = ? AND name = ? AND name != x''", ("topic", "name")),  # the same
 }
 _COLUMNS: Final = {table: columns.split(", ") for table, columns, _ in CHECKED}
 _ENTRY: Final = _COLUMNS["publications"].index("entry")
@@ -213,7 +214,7 @@ class _Reader:
         where, columns = _FOUND_BY[table]
         sought = [values[_COLUMNS[table].index(column)] for column in columns]
         found = self._connection.execute(f"SELECT rowid FROM {table} WHERE {where}", sought)
-        if "" not in sought and found.fetchall() != [key]:
+        if all(each not in ("", b"") for each in sought) and found.fetchall() != [key]:
             self._damage(table, key, "its index does not find it")
 
     def _damage(self, table: str, key: tuple[Any, ...], reason: str) -> None:

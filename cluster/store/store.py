@@ -58,11 +58,13 @@ from cluster.store.commands import (
     UnsubscribePattern,
     decode,
 )
+from cluster.store.compaction import Compaction
 from cluster.store.delayed import Delayed, Due
 from cluster.store.expiry import NEVER, over_ms
 from cluster.store.groups import GroupLimits, Groups, Run, SharedGroup
 from cluster.store.holdings import Holdings
 from cluster.store.idle import Idle
+from cluster.store.latest import Latest
 from cluster.store.outcomes import (
     Delivery,
     Done,
@@ -71,6 +73,7 @@ from cluster.store.outcomes import (
     Refused,
     another_choice,
     beyond_the_end,
+    compacted,
     expired,
     forgotten,
     missed,
@@ -166,10 +169,12 @@ class Store:
         self._clients = Clients(database, self.idle)
         self.users = Users(database, limits.users_max)
         self.holdings = Holdings(database)
-        self._publications = Publications(database, self.holdings.dropped)
+        self._latest = Latest(database)
+        self._publications = Publications(database, self._latest, self.holdings.dropped)
         self.delayed = Delayed(database)
         self._entered: set[str] = set()  # topics into which something has come that was delayed
         self._topics = Topics(database, self._publications.garbage)
+        self.compaction = Compaction(self._topics, self._publications, self._latest)
         self.patterns = Patterns(database)
         self.groups = Groups(
             database, self._topics, self._publications, limits.groups, limits.id_max
@@ -269,6 +274,7 @@ class Store:
         operations: Sequence[Operation] = ()
         self._publications.sealed_crcs.clear()
         self.delayed.added_crcs.clear()
+        self._latest.changed.clear()
         if payload:
             stamp, operations = made_of or decode(payload, self._level_max)
             if self.idle.is_on:
@@ -276,6 +282,7 @@ class Store:
                 for topic in self._topics.pass_to(self.idle.log_ms):
                     self.groups.expired(topic)
                     self._publications.floor_moved(topic)
+            self.compaction.step(index)
             self._entry_ms = max(self.timestamp_ms, stamp.wall_ms)
             for due in self.delayed.take_due(self.idle.log_ms):
                 self._let_in(due)
@@ -288,7 +295,7 @@ class Store:
             self._topics.grown(sealed)
         self.applied_index, self.applied_term = index, term
         if self.audit.is_on:
-            crcs = self._publications.sealed_crcs + self.delayed.added_crcs
+            crcs = self._publications.sealed_crcs + self.delayed.added_crcs + self._latest.changed
             self.audit.take(index, term, self.idle.log_ms, operations, outcomes, crcs)
             if is_agreed(index):
                 self._flush()
@@ -570,6 +577,9 @@ class Store:
             policy = start.changed(operation.parts)
         except ProtocolError as error:
             return Refused(error.code, error.message)
+        if before is not None and before.compact != policy.compact and not operation.is_new:
+            message = f"{name!r} was made so: whether a topic is compacted does not change"
+            return Refused("bad_request", message)
         if operation.is_new and before not in (None, policy):
             message = f"{name!r} has another policy ({before}): `topic alter` changes it"
             return Refused("bad_request", message)
@@ -579,7 +589,7 @@ class Store:
                 return found
             topic = found
         is_new = not topic.is_active
-        base_bytes = self._publications.bytes_before(topic, topic.floor_id + 1)
+        base_bytes = self._publications.bytes_before(topic, topic.dead_id + 1)
         self._topics.set_policy(topic, policy, base_bytes, self.idle.log_ms)
         self.groups.gone(topic)
         self._publications.floor_moved(topic)
@@ -1117,7 +1127,10 @@ class Store:
         if drops and not is_delayed:
             return None
         held = self.delayed.bytes_for(topic) + size_bytes
-        held += 0 if drops else kept.held_bytes(topic.added_bytes)
+        if topic.is_compacted:
+            held += self.compaction.held_bytes(topic)
+        else:
+            held += 0 if drops else kept.held_bytes(topic.added_bytes)
         if held <= limit:
             return None
         message = f"{name!r} would hold {held} bytes"
@@ -1236,8 +1249,8 @@ class Store:
         """Return what the client has not got of the topic: after `last_id`, or its cursor.
 
         At least one publication if there is any, even one over `max_bytes`; none behind one that
-        has expired, of which the client is told first. `placed`: which entry, as the client knows,
-        has placed its subscription. `knows_expiry`: see `outcomes.expired`.
+        has expired, or is compacted away, of which the client is told first. `placed`: which entry,
+        as the client knows, has placed its subscription. `knows_expiry`: see `outcomes.expired`.
         """
         start = self._start(client_id, topic, last_id, placed, knows_expiry)
         if isinstance(start, Refused):
@@ -1349,6 +1362,9 @@ class Store:
         if last_id == topic.last_id:
             return Delivery(topic.name, 0, 0, b"", b"")
         first_id, log_ms = last_id + 1, self.idle.log_ms
+        compacted_id = self._publications.compacted_to(topic, first_id)
+        if compacted_id > last_id:
+            return compacted(topic.name, last_id, compacted_id, knows_expiry)
         expired_id = self._publications.expired_to(topic, first_id, log_ms)
         if expired_id > last_id:
             return expired(topic.name, last_id, expired_id, knows_expiry)
@@ -1519,8 +1535,8 @@ class Store:
 
     @property
     def has_ages(self) -> bool:
-        """Whether some topic keeps something that will be too old."""
-        return self._topics.has_ages
+        """Whether some topic keeps something that will be too old, or is to be compacted."""
+        return self._topics.has_ages or self.compaction.has_work
 
     def topic_row(self, name: str) -> dict[str, Any] | None:
         """Return what is known of a topic, None if there is none."""
@@ -1534,12 +1550,17 @@ class Store:
             "last_id": topic.last_id,
             "subscribers": len(topic.subscribers) + len(topic.groups),
             "policy": None if kept is None else kept.policy.parts(),
-            "held_bytes": topic.added_bytes
-            - self._publications.bytes_before(topic, topic.floor_id + 1),
+            "held_bytes": self._held_bytes(topic),
             "purged_id": topic.purged_id,
             "dropped_id": topic.dropped_id,
             "delayed": self.delayed.count_of(topic),
+            **(self.compaction.said(topic) if topic.is_compacted else {}),
         }
+
+    def _held_bytes(self, topic: Topic) -> int:
+        if topic.is_compacted:
+            return self.compaction.held_bytes(topic)
+        return topic.added_bytes - self._publications.bytes_before(topic, topic.floor_id + 1)
 
     def topics_of(
         self, client_id: str, after: str, count_max: int, principal: str | None = None
@@ -1568,7 +1589,7 @@ class Store:
                 "topic": topic.name,
                 "last_id": topic.last_id,
                 "subscribers": len(topic.subscribers) + len(topic.groups),
-                "backlog_bytes": topic.added_bytes - topic.dropped_bytes,
+                "backlog_bytes": self._kept_bytes(topic),
                 "delayed": self.delayed.count_of(topic),
             }
             for topic in self._topics.page(after, count_max)
@@ -1620,11 +1641,17 @@ class Store:
         found = self._topics.active.get(topic)
         if found is None:
             return 0
-        return found.added_bytes - found.dropped_bytes + self.delayed.bytes_for(found)
+        return self._kept_bytes(found) + self.delayed.bytes_for(found)
+
+    def _kept_bytes(self, topic: Topic) -> int:
+        """Return the bytes of a topic's publications on disk, with what is compacted."""
+        kept = self._latest.topics.get(topic.number)
+        size_bytes = 0 if kept is None else kept.size_bytes
+        return size_bytes + topic.added_bytes - topic.dropped_bytes
 
     def total_backlog_bytes(self) -> int:
         """Return the bytes of all publications on this node's disk."""
-        return self._publications.stored_bytes + self.delayed.size_bytes
+        return self._publications.stored_bytes + self._latest.size_bytes + self.delayed.size_bytes
 
     def collect_garbage(self, rows_max: int) -> int:
         """Delete up to `rows_max` dead rows; return how many. The next `commit` commits it."""

@@ -162,6 +162,20 @@ _NAMES_SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS gone_epochs(one INTEGER PRIMARY KEY CHECK(one = 1),
     epoch INTEGER NOT NULL, crc INTEGER NOT NULL);
 """
+# Only in the database of a cluster that has compacted something (decision 0028). `latest`: what
+# stays of that, by topic and id, as in `publications.key`, found by its key as well; `links`: of
+# each which one stands before it; `compactions`: how far topics are compacted, and what stays.
+_COMPACTION_SCHEMA: Final = """
+CREATE TABLE latest(key INTEGER PRIMARY KEY, topic INTEGER NOT NULL,
+    name BLOB NOT NULL, entry INTEGER NOT NULL, timestamp_ms INTEGER NOT NULL,
+    over_ms INTEGER NOT NULL, crc INTEGER NOT NULL, lengths BLOB NOT NULL, data BLOB NOT NULL);
+CREATE UNIQUE INDEX latest_by_name ON latest(topic, name) WHERE name != x'';
+CREATE TABLE links(key INTEGER PRIMARY KEY, before_id INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE compactions(topic INTEGER PRIMARY KEY, compacted_id INTEGER NOT NULL,
+    end_bytes INTEGER NOT NULL, count INTEGER NOT NULL, size_bytes INTEGER NOT NULL,
+    crc INTEGER NOT NULL);
+"""
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
 _LATER_SCHEMA: Final = "".join(
@@ -257,6 +271,7 @@ class Database:
             self._make_later_tables()
             self._check_loaded()
             self.has_times = has_times(self._connection)
+            self.has_latest = _has_table(self._connection, "compactions")
             for pragma in _WRITER_PRAGMAS:
                 self._connection.execute(f"PRAGMA {pragma}")
             self._shrinks = is_shrinkable(self._connection)
@@ -309,7 +324,7 @@ class Database:
             _raise_corrupt(self.path, error)
             raise
 
-    def verify(self, crc: int, row: tuple[int | str, ...], blob: bytes = b"") -> None:
+    def verify(self, crc: int, row: tuple[int | str | bytes, ...], blob: bytes = b"") -> None:
         """Raise CorruptStore unless `crc` is the checksum that the row was written with."""
         if crc != row_crc(row, blob):
             raise CorruptStore(self.path, f"checksum of the row {row}")
@@ -320,6 +335,13 @@ class Database:
             for sql in _TIMES:
                 self.write(sql, [()])
             self.has_times = True
+
+    def make_latest(self) -> None:
+        """Make the tables of what is compacted, in the open transaction, unless they are there."""
+        if not self.has_latest:
+            for sql in _COMPACTION_SCHEMA.strip().rstrip(";").split(";"):
+                self.write(sql, [()])
+            self.has_latest = True
 
     def position(self) -> tuple[int, int]:
         """Return the applied (index, term) as committed last."""
@@ -678,7 +700,7 @@ TIMED_TABLES: Final = frozenset({"publications", "running"})
 LATER_TABLES: Final = frozenset(
     {"users", "owners", "running", "heard", "purged", "acts", "groups", "leases", "workers"}
     | {"policies", "placed", "patterns", "brought", "recoveries", "settled", "expiries", "stamps"}
-    | {"lanes", "delayed", "gone_epochs"}
+    | {"lanes", "delayed", "gone_epochs", "latest", "links", "compactions"}
 )
 # Of each table the columns that a row's checksum covers, and how many of them, last, are blobs.
 CHECKED: Final = (
@@ -697,6 +719,9 @@ CHECKED: Final = (
     ("stamps", "key, log_ms", 0),
     ("lanes", "topic, last_place, dropped_place", 0),
     ("delayed", "key, due_ms, count, principal, size_bytes, lengths, data", 2),
+    ("latest", "key, topic, name, entry, timestamp_ms, over_ms, lengths, data", 2),
+    ("links", "key, before_id, size_bytes", 0),
+    ("compactions", "topic, compacted_id, end_bytes, count, size_bytes", 0),
     ("placed", "topic, client, at", 0),
     ("patterns", "client, pattern, record", 0),
     ("brought", "topic, client", 0),
@@ -712,7 +737,7 @@ CHECKED: Final = (
 )
 
 
-def row_crc(row: tuple[int | str, ...], blob: bytes = b"") -> int:
+def row_crc(row: tuple[int | str | bytes, ...], blob: bytes = b"") -> int:
     """Return the CRC-32 of a row: SQLite itself doesn't notice a flipped bit."""
     return zlib.crc32(blob, zlib.crc32(repr(row).encode()))
 
@@ -723,6 +748,11 @@ def timed(row: tuple[int | str, ...]) -> tuple[int | str, ...]:
     So the rows that a database had before it had times keep theirs.
     """
     return row if row[-1] else row[:-1]
+
+
+def _has_table(connection: sqlite3.Connection, name: str) -> bool:
+    sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return bool(connection.execute(sql, (name,)).fetchall())
 
 
 def has_times(connection: sqlite3.Connection) -> bool:
@@ -800,7 +830,8 @@ def digest(database: Database) -> str:
     patterns = _LOGICAL_PATTERNS if database.level() >= LEVEL_OF_PATTERNS else ()
     expiry = _LOGICAL_EXPIRY if database.level() >= LEVEL_OF_EXPIRY else ()
     delay = _LOGICAL_DELAY if database.level() >= LEVEL_OF_DELAY else ()
-    later = (*groups, *topics, *patterns, *expiry, *delay)
+    compaction = _LOGICAL_COMPACTION if database.has_latest else ()
+    later = (*groups, *topics, *patterns, *expiry, *delay, *compaction)
     for sql in (*_LOGICAL, *users, *idle, *acts, *times, *later):
         for row in database.query(sql):
             hasher.update(repr(row).encode())
@@ -869,7 +900,16 @@ _LOGICAL_DELAY: Final = (
     f"SELECT name, key & {ID_MAX}, due_ms, count, principal, lengths, data FROM delayed"
     f" JOIN topics ON topics.number = key >> {TOPIC_SHIFT} ORDER BY name, key",
 )
+_LOGICAL_COMPACTION: Final = (
+    "SELECT topics.name, compacted_id, end_bytes, count, size_bytes FROM compactions"
+    " JOIN topics ON topics.number = topic ORDER BY topics.name",
+    f"SELECT topics.name, key & {ID_MAX}, latest.name, entry, timestamp_ms, over_ms, lengths, data"
+    " FROM latest JOIN topics ON topics.number = topic ORDER BY topics.name, key",
+)
 _LOGICAL_TIMES: Final = ("SELECT timestamp_ms FROM running",)
+
+
+_COMPACTED_TO: Final = "SELECT compacted_id FROM compactions WHERE topic = ?"
 
 
 def _digest_publications(
@@ -884,6 +924,9 @@ def _digest_publications(
         " UNION ALL SELECT cursor FROM groups WHERE topic = ?1)"
     )
     floor = database.query(sql, (number,))[0][0]
+    found = database.query(_COMPACTED_TO, (number,)) if database.has_latest else []
+    for [compacted_id] in found:
+        floor = max(floor, compacted_id)
     time = "timestamp_ms" if database.has_times else "0"
     rows = database.stream(
         f"SELECT publications.key, entry, count, lengths, data, {time}, log_ms FROM publications"

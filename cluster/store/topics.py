@@ -57,9 +57,10 @@ class Topic:
     that is less, or `gone_id`, up to which everything was purged or dropped, or `lapsed_id`, if
     that is more; a policy's floor never goes back. `cursors` counts who is at each, subscriber or
     group, `heap` has each of these cursors and perhaps some that nobody is at any more. What is
-    purged, dropped or has expired moves no cursor: who has not read up to it is told. `oldest_end`
-    is the last id of the oldest row on disk, 0 without one; `dropped_bytes` of the `added_bytes`
-    ever were collected.
+    purged, dropped or has expired moves no cursor: who has not read up to it is told. `read_id`:
+    the least cursor. Up to `compacted_id` all is compacted (compaction.py): what stays of it stands
+    in rows of its own. `oldest_end` is the last id of the oldest row on disk, 0 without one;
+    `dropped_bytes` of the `added_bytes` ever were collected.
     """
 
     number: int
@@ -68,6 +69,8 @@ class Topic:
     added_bytes: int
     floor_id: int = 0
     purged_id: int = 0
+    read_id: int = 0
+    compacted_id: int = 0
     oldest_end: int = 0
     dropped_bytes: int = 0
     subscribers: dict[str, Subscription] = field(default_factory=dict)
@@ -87,6 +90,16 @@ class Topic:
         """Whether what is published is stored: somebody subscribes, or the policy keeps it."""
         kept = self.retention
         return bool(self.subscribers or self.groups) or (kept is not None and kept.policy.keeps)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether of each key the last publication stays."""
+        return self.retention is not None and self.retention.policy.compact
+
+    @property
+    def dead_id(self) -> int:
+        """Up to where nothing is read of the rows of publications."""
+        return max(self.floor_id, self.compacted_id)
 
     @property
     def dropped_id(self) -> int:
@@ -170,7 +183,7 @@ class Topic:
         heap = self.heap
         while heap and heap[0] not in self.cursors:
             heapq.heappop(heap)
-        read_id = heap[0] if heap else self.last_id
+        self.read_id = read_id = heap[0] if heap else self.last_id
         kept, lapsed_id = self.retention, self.lapsed_id if self.expiry is not None else 0
         if kept is None:
             self.floor_id = max(read_id, self.purged_id, lapsed_id)
@@ -219,6 +232,7 @@ class Topics:
         self._dirty_brought: dict[tuple[int, int], bool] = {}  # the same; False: gone
         self._dirty_policies: set[Topic] = set()
         self._dirty_expiries: set[Topic] = set()
+        self._stirred: set[Topic] = set()  # see take_stirred
         # Topics of which something gets too old: (the log's time, number, topic), and some that
         # were found to be due later, or not at all.
         self._due: list[tuple[int, int, Topic]] = []
@@ -372,6 +386,7 @@ class Topics:
     def _deactivate(self, topic: Topic) -> None:
         if not topic.is_active:
             topic.expiry = None
+            self._stirred.add(topic)
             self._left[topic.name] = self.active.pop(topic.name)
             del self._names[bisect_left(self._names, topic.name)]
             self._dirty.add(topic)
@@ -496,9 +511,16 @@ class Topics:
         """Have the rows written that say its floor: it may have moved."""
         if topic.retention is not None:
             self._dirty_policies.add(topic)
+        if topic.is_compacted or topic.compacted_id:
+            self._stirred.add(topic)
         if topic.expiry is not None:
             self._dirty_expiries.add(topic)
             self._await(topic)
+
+    def take_stirred(self) -> set[Topic]:
+        """Return, once, the topics of which there may be something to compact."""
+        stirred, self._stirred = self._stirred, set()
+        return stirred
 
     def inactive(self, name: str) -> Topic | None:
         """Return a topic that has no subscriber, None if it never existed."""

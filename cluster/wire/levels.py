@@ -32,6 +32,9 @@ LEVEL_OF_KEY_ORDER: Final = 5  # groups that give the publications of one key on
 LEVEL_OF_GROUP_STARTS: Final = 5  # groups begin where they are told to, and are moved
 LEVEL_OF_EXPIRY: Final = 5  # publications expire
 LEVEL_OF_DELAY: Final = 5  # publications wait until they are due
+LEVEL_OF_COMPACTION: Final = (
+    5  # of topics that are compacted the last publication of each key stays
+)
 LEVEL_OF_DEAD_LETTERS: Final = 5  # a topic's policy says where its groups' dead letters go
 
 # What a level allows, for people: (the version that brought it, what may stand in the log from it
@@ -44,7 +47,7 @@ ALLOWED: Final[Mapping[int, tuple[str, str]]] = {
     5: (
         "0.4",
         "groups ordered by key, or moved; publications that expire, or are delayed; topics' dead"
-        " letters",
+        " letters; topics that are compacted",
     ),
 }
 

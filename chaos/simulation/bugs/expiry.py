@@ -48,8 +48,8 @@ def expiries_count_from_the_log_s_begin(patches: Patches) -> None:
 def stamps_are_forgotten_at_a_start(patches: Patches) -> None:
     """Take it that nothing on disk expires."""
 
-    def init(publications: Publications, database: Database, dropped: Any) -> None:
-        _init(publications, database, dropped)
+    def init(publications: Publications, database: Database, latest: Any, dropped: Any) -> None:
+        _init(publications, database, latest, dropped)
         publications._has_stamps = False
 
     patches.attribute(Publications, "__init__", init)

@@ -304,6 +304,7 @@ class Books:
             left["entries not committed"] = member.raft.uncommitted_entries
             idle, due_ms = member.store.idle, member.store.delayed.due_ms
             reckoned_ms = idle.at(member.raft.term, node.clock() * 1000)
+            left["what is to be compacted and waits"] = member.store.compaction.is_behind
             left["what is due and waits"] = due_ms + DUE_MS_MAX < reckoned_ms
         now_ms = node.clock() * 1000
         ago_ms = (self._world.now - recovered_s) * 1000

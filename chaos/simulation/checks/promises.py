@@ -13,6 +13,7 @@ from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.checks.reads import ReadChecks
 from chaos.simulation.checks.subscriptions import MISSING, Subscriptions
 from chaos.simulation.clients.clients import Process
+from chaos.simulation.clients.replayer import TELL_OF_GONE
 from chaos.workloads.payload import BadPayload, check, is_delayed
 from flotilla_client import FlotillaError, Losses, Operation, Outcome
 from flotilla_client.operations import REFUSED_FOREVER
@@ -126,7 +127,7 @@ class Promises:
             self._subscriptions.completed(process.name, operation, outcome)
         if operation.f == "put" and outcome.error:
             self._note_kept(process, operation, outcome)
-        if outcome.error in ("purged", "gap", "expired") and outcome.last_id is not None:
+        if outcome.error in TELL_OF_GONE and outcome.last_id is not None:
             self._told_of_purge(process, operation, outcome.topic, outcome.last_id)
         if outcome.error:
             return

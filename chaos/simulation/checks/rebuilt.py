@@ -154,6 +154,12 @@ class Rebuilt:
             first_id = reference.first_id_at(topic.name, index)
             if topic.floor_id + 1 != first_id:
                 yield f"{topic.name} begins with {topic.floor_id + 1}, not with {first_id}"
+            if topic.is_compacted:
+                yield from self._stays(store, topic.name, topic.floor_id)
+                held = reference.topics[topic.name].compaction.held.at(index)
+                if store.compaction.held_bytes(topic) != held:
+                    found = store.compaction.held_bytes(topic)
+                    yield f"{topic.name} holds {found} bytes, not {held}"
             waiting = reference.topics[topic.name].delayed.at(index)
             if store.delayed.count_of(topic) != waiting:
                 yield f"{store.delayed.count_of(topic)} wait for {topic.name}, not {waiting}"
@@ -189,14 +195,34 @@ class Rebuilt:
         for topic, cursor in cursors.items():
             yield from self._unread(store, client_id, topic, cursor)
 
+    def _stays(self, store: Store, topic: str, last_id: int) -> Iterator[str]:
+        """Read all of a topic that is compacted from the floor on: what is gone, and what is not.
+
+        What has expired is passed: when it does is the log's time of the last entry.
+        """
+        end, index, reference = store.topic_ends()[topic], store.applied_index, self._reference
+        while last_id < end:
+            found = store.read_from(topic, last_id + 1, COUNT_MAX, BYTES_MAX)
+            if isinstance(found, Delivery):
+                ids, is_gone = range(found.first_id, found.first_id + found.count), False
+            else:
+                ids = range(found.details["first_id"], found.details["last_id"] + 1)
+                is_gone = found.code == "compacted"
+            said = [reference.is_compacted_at(topic, each, index) for each in ids]
+            if not said or ids[0] != last_id + 1 or said != [is_gone] * len(ids):
+                yield f"{topic} from {last_id + 1} on: {found}, compacted are {said}"
+                return
+            last_id = ids[-1]
+
     def _unread(self, store: Store, client_id: str, topic: str, cursor: int) -> Iterator[str]:
-        """Read all that a subscriber has not acknowledged, but for what has expired."""
+        """Read all that a subscriber has not acknowledged and that is there for him."""
         known, end = self._reference.topics[topic].publications, store.topic_ends()[topic]
         cursor = max(cursor, self._reference.gone_at(topic, store.applied_index))
         placed = store.placed(client_id).get(topic, 0)
         index = store.applied_index
         while cursor < end:
-            if self._reference.is_over_at(topic, cursor + 1, index):
+            is_over = self._reference.is_over_at(topic, cursor + 1, index)
+            if is_over or self._reference.is_compacted_at(topic, cursor + 1, index):
                 cursor += 1
                 continue
             found = store.read(client_id, topic, cursor, COUNT_MAX, BYTES_MAX, placed)
@@ -262,6 +288,11 @@ def memory_of(store: Store) -> dict[str, Any]:
             dict(store.delayed.bytes_of),
             sorted(store.delayed._lanes.items(), key=lambda pair: pair[0]),
             sorted(store.delayed._dropped),
+        ),
+        "what is compacted": (
+            sorted(store._latest.topics.items()),
+            store._latest.size_bytes,
+            store.compaction._due(),
         ),
         "acts": (store.acts.last_number, store.acts._count, store.acts._size),
     }

@@ -26,7 +26,7 @@ from chaos.simulation.checks.reference_groups import (
     dead_letter,
 )
 from cluster.log.entries import FIRST_INDEX
-from cluster.store import clients, delayed, idle, retention
+from cluster.store import clients, compaction, delayed, idle, retention
 from cluster.store.commands import (
     Administration,
     Admit,
@@ -75,6 +75,9 @@ DELAY_TAG: Final = 6  # the same, behind the expiry
 LANE: Final = "\x1fdelayed"  # behind a topic's name: under which counters what is delayed stands
 SPANS_MAX: Final = 64
 NOT_ITS_OWN: Final = "client_id"
+
+# Of a policy that are always told; the others where they say something.
+TOLD_PARTS: Final = frozenset({"keep", "amount", "max_bytes", "when_full"})
 
 ACTS: Final[Mapping[type, str]] = {
     ChangeUser: "user",
@@ -271,6 +274,27 @@ def _measures(policy: Policy) -> bool:
 
 
 @dataclass(slots=True)
+class ReferenceCompaction:
+    """What of a topic is compacted: all up to `last_id`, of which `latest` stays, by key or id.
+
+    `replaced`: by id the next one of its key. `read_bytes`: how many of those ever put stand in
+    entries before that behind `last_id`.
+    """
+
+    last_id: ByIndex[int] = field(default_factory=lambda: ByIndex(0))
+    latest: dict[Any, int] = field(default_factory=dict)
+    replaced: dict[int, int] = field(default_factory=dict)
+    read_bytes: int = 0
+    is_there: bool = False
+    held: ByIndex[int] = field(default_factory=lambda: ByIndex(0))
+
+    def is_gone_at(self, id_: int, index: int) -> bool:
+        """Return whether a later one has replaced it behind the entry at `index`."""
+        by = self.replaced.get(id_, 0)
+        return 0 < by <= self.last_id.at(index)
+
+
+@dataclass(slots=True)
 class ReferenceTopic:
     """A topic; `publications` by id, with the entry that brought them.
 
@@ -294,6 +318,7 @@ class ReferenceTopic:
     expired: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
     places: int = 0  # how many publications were ever delayed
     delayed: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # how many of them wait
+    compaction: ReferenceCompaction = field(default_factory=lambda: ReferenceCompaction())
 
     def note(self, first_id: int, last_id: int) -> None:
         """Note when a batch has expired: with its last publication, if each one does."""
@@ -320,6 +345,11 @@ class ReferenceTopic:
         """Return whether there is such a topic behind the entry at `index`."""
         wanted = self.subscribers.at(index) or self.groups.at(index)
         return bool(wanted) or self.policy.at(index) is not None
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether of each key the last publication stays."""
+        return self.policy.now is not None and self.policy.now.compact
 
     @property
     def exists(self) -> bool:
@@ -453,12 +483,16 @@ class Reference:
             self._pass_to(term, stamp.ms)
             self.log_times.put(index, self.log_ms)
             for name, topic in self.topics.items():
-                self._expire(index, name, topic)
-                policy = topic.policy.now
-                if policy is not None and policy.keep == "ms":
-                    topic.sizes.find_kept(policy, topic.last_id.now, self.log_ms)
-                    self._find_unread(name)
+                before = -1
+                while before != topic.unread_from:  # what is too old may stand before what is over
+                    before = topic.unread_from
+                    self._expire(index, name, topic)
+                    policy = topic.policy.now
+                    if policy is not None and policy.keep == "ms":
+                        topic.sizes.find_kept(policy, topic.last_id.now, self.log_ms)
+                        self._find_unread(name)
         if stamp is not None:
+            self._compact(index)
             self._entry_ms = max(self.times[-1][1] if self.times else 0, stamp.wall_ms)
             self._let_in(index)
         handlers = self._handlers
@@ -467,6 +501,9 @@ class Reference:
             before_ms = self.times[-1][1] if self.times else 0
             self.times.append((index, max(before_ms, stamp.wall_ms)))
         self.results[index] = results
+        for topic in self.topics.values():
+            if topic.is_compacted:
+                topic.compaction.held.put(index, self.held_bytes(topic))
         self._note_groups(index)
         return results
 
@@ -522,6 +559,79 @@ class Reference:
             last_due = due
         topic.delayed.put(index, topic.delayed.now + len(batch))
         return first
+
+    # --- what is compacted ------------------------------------------------------------------------
+
+    def _compact(self, index: int) -> None:
+        """Do a step of one topic: those in which there is something to do take turns."""
+        due = [name for name, topic in self.topics.items() if self._may_be_compacted(name, topic)]
+        if not due:
+            return
+        name = due[index % len(due)]
+        topic, kept = self.topics[name], self.topics[name].compaction
+        floor = topic.unread_from - 1 if topic.exists else topic.last_id.now
+        swept = sorted(id_ for id_ in kept.latest.values() if id_ <= floor)
+        swept = swept[: compaction.SWEPT_MAX]
+        kept.latest = {by: id_ for by, id_ in kept.latest.items() if id_ not in swept}
+        kept.is_there = topic.exists or bool(kept.latest)
+        if not topic.is_compacted:
+            if not kept.is_there:
+                kept.last_id.put(index, 0)
+                kept.read_bytes = 0
+            return
+        first = max(floor, kept.last_id.now) + 1
+        last = first - 1
+        found: dict[Any, int] = {}
+        size_bytes = 0
+        key_of = self._key_of(name)
+        for id_ in range(first, max(floor, self._read_to(name)) + 1):
+            size_bytes += len(topic.publications[id_][1])
+            key = key_of(id_)
+            by = id_ if key is None else (type(key), key)
+            is_full = by not in found and len(found) == compaction.KEPT_MAX
+            is_full = is_full or id_ - first == compaction.LOOKED_MAX
+            if is_full or (found and size_bytes > compaction.BYTES_MAX):
+                break
+            before = found.get(by) or kept.latest.get(by)
+            if before is not None:
+                kept.replaced[before] = id_
+            found[by] = last = id_
+        kept.latest |= found
+        kept.last_id.put(index, last)
+        kept.read_bytes = self._bytes_before(topic, last + 1)
+
+    def _may_be_compacted(self, name: str, topic: ReferenceTopic) -> bool:
+        kept = topic.compaction
+        if not topic.exists:
+            return kept.is_there
+        if any(id_ < topic.unread_from for id_ in kept.latest.values()):
+            return True
+        end = max(topic.unread_from - 1, self._read_to(name))
+        return topic.is_compacted and end > kept.last_id.now
+
+    def _read_to(self, name: str) -> int:
+        """Return up to which id all have read that subscribe to a topic, groups as well."""
+        topic = self.topics[name]
+        cursors = [self.clients[each].cursors[name].now or 0 for each in topic.subscribers.now]
+        cursors += [self.groups[name, each].cursor for each in topic.groups.now]
+        return min(cursors, default=topic.last_id.now)
+
+    @staticmethod
+    def held_bytes(topic: ReferenceTopic) -> int:
+        """Return what a compacted topic holds: what stays of it, and all behind that."""
+        kept = topic.compaction
+        stays = sum(len(topic.publications[each][1]) + 4 for each in kept.latest.values())
+        return stays + topic.sizes.put_bytes - max(kept.read_bytes, topic.sizes.base)
+
+    def is_compacted_at(self, name: str, id_: int, index: int) -> bool:
+        """Return whether a publication has been compacted away behind the entry at `index`."""
+        return self.topics[name].compaction.is_gone_at(id_, index)
+
+    def row_at(self, name: str, id_: int, index: int) -> int:
+        """Return what tells the row of a publication from others behind the entry at `index`."""
+        topic = self.topics[name]
+        is_alone = id_ <= topic.compaction.last_id.at(index)
+        return -id_ if is_alone else topic.publications[id_][0]
 
     # --- what expires -----------------------------------------------------------------------------
 
@@ -851,7 +961,8 @@ class Reference:
             older = (
                 each
                 for each in range(floor + 1, end + 1)
-                if self._time_of(name, each) < int(start[1:])
+                if not topic.compaction.is_gone_at(each, self.applied_index)
+                and self._time_of(name, each) < int(start[1:])
             )
             return max(older, default=floor)
         if isinstance(start, str):
@@ -1039,10 +1150,11 @@ class Reference:
         if before is None and not asked.is_new:
             return "unknown_topic", {}
         said = (Policy() if asked.is_new else before).parts() | asked.parts  # type: ignore[union-attr]
-        if said["when_full"] == "drop-oldest" and not said["max_bytes"]:
+        if not _makes_sense(said):
             return "bad_request", {}
         policy = Policy(**said)
-        if asked.is_new and before is not None and before != policy:
+        is_other = asked.is_new and before != policy
+        if before is not None and (is_other or before.compact != policy.compact):
             return "bad_request", {}
         if refused := self._no_room_for(asked.topic):
             return refused
@@ -1054,12 +1166,12 @@ class Reference:
         if not _measures(policy):
             sizes.parts = []
         elif before is None or not _measures(before):
-            sizes.base = self._bytes_before(topic)
+            sizes.base = self._bytes_before(topic, self._dead_to(topic) + 1)
             sizes.parts = [[end, sizes.put_bytes, self.log_ms]]
             if sizes.put_bytes <= sizes.base:
                 sizes.parts = []
         if before is None and not _measures(policy):
-            sizes.base = self._bytes_before(topic)
+            sizes.base = self._bytes_before(topic, self._dead_to(topic) + 1)
         sizes.kept = 0
         topic.policy.put(index, policy)
         if policy.when_full == "drop-oldest":
@@ -1068,14 +1180,20 @@ class Reference:
         self._find_unread(asked.topic)
         if is_new:
             self._bring(index, asked.topic)
-        told = {name: part for name, part in said.items() if (name, part) != ("dead_letter", "")}
+        told = {name: part for name, part in said.items() if name in TOLD_PARTS or part}
         return "", {"policy": told, "created": before is None, "last_id": end}
 
-    def _bytes_before(self, topic: ReferenceTopic) -> int:
-        """Return the bytes of all entries' publications before the first that is kept."""
-        if topic.unread_from > topic.last_id.now:
+    @staticmethod
+    def _dead_to(topic: ReferenceTopic) -> int:
+        """Return up to where no publication stands any more where it was put."""
+        return max(topic.unread_from - 1, topic.compaction.last_id.now)
+
+    @staticmethod
+    def _bytes_before(topic: ReferenceTopic, first_id: int) -> int:
+        """Return the bytes of all entries' publications before that of a publication."""
+        if first_id > topic.last_id.now:
             return topic.sizes.put_bytes
-        entry = topic.publications[topic.unread_from][0]
+        entry = topic.publications[first_id][0]
         kept = (
             len(text) + 4
             for brought, text in (
@@ -1417,6 +1535,8 @@ class Reference:
             self._key_of(asked.topic),
             lambda: self._dead_letters_of(index, asked, group),
             lambda id_: topic.over.get(id_, NEVER) <= self.log_ms,
+            lambda id_: topic.compaction.is_gone_at(id_, index),
+            topic.compaction.last_id.now,
         ).result()
         self._find_unread(asked.topic)
         return result
@@ -1465,9 +1585,7 @@ class Reference:
     def _find_unread(self, name: str) -> None:
         """Forget what nobody wants any more, as far as it does not matter to a late answer."""
         topic = self.topics[name]
-        subscribers = [self.clients[each].cursors[name].now or 0 for each in topic.subscribers.now]
-        subscribers += [self.groups[name, each].cursor for each in topic.groups.now]
-        wanted_from = min(subscribers, default=topic.last_id.now) + 1
+        wanted_from = self._read_to(name) + 1
         given_up = [self.groups[name, each].cursor for each in topic.groups.now]
         lapsed_from = min(topic.expired.now, *given_up) + 1 if given_up else topic.expired.now + 1
         if topic.policy.now is None:
@@ -1501,7 +1619,7 @@ class Reference:
     def unread_bytes(self, name: str) -> int:
         """Return the bytes of a topic's publications that somebody has not acknowledged."""
         topic = self.topics[name]
-        ids = range(topic.unread_from, topic.last_id.now + 1)
+        ids = range(self._dead_to(topic) + 1, topic.last_id.now + 1)
         return sum(len(topic.publications[each][1]) for each in ids)
 
     def kept(self, name: str) -> tuple[int, int] | None:
@@ -1557,6 +1675,7 @@ class Reference:
             return []
         policy, floor, end = topic.policy.at(index), topic.floor.at(index), topic.last_id.at(index)
         first = topic.publications[floor + 1][0] if floor < end else 0
+        is_compacted = policy is not None and policy.compact
         held = (
             len(text) + 4
             for each in range(1, end + 1)
@@ -1570,10 +1689,11 @@ class Reference:
                 "last_id": end,
                 "subscribers": len(topic.subscribers.at(index)) + len(topic.groups.at(index)),
                 "policy": None if policy is None else policy.parts(),
-                "held_bytes": sum(held),
+                "held_bytes": topic.compaction.held.at(index) if is_compacted else sum(held),
                 "purged_id": topic.purged.at(index),
                 "dropped_id": 0 if policy is None else topic.dropped.at(index),
                 "delayed": topic.delayed.at(index),
+                **({"compacted_id": topic.compaction.last_id.at(index)} if is_compacted else {}),
             }
         ]
 
@@ -1638,12 +1758,22 @@ def _too_full(
     if size_bytes > policy.max_bytes:
         return "backlog_full", {"limit": policy.max_bytes}
     held = topic.sizes.put_bytes - topic.sizes.base + waiting_bytes
+    if policy.compact:
+        held = Reference.held_bytes(topic) + waiting_bytes
     if policy.when_full == "refuse" and held + size_bytes > policy.max_bytes:
         return "backlog_full", {"limit": policy.max_bytes}
     # What waits is never dropped.
     if is_delayed and waiting_bytes + size_bytes > policy.max_bytes:
         return "backlog_full", {"limit": policy.max_bytes}
     return None
+
+
+def _makes_sense(said: Mapping[str, Any]) -> bool:
+    """Return whether the parts of a policy go with each other."""
+    drops = said["when_full"] == "drop-oldest"
+    if said.get("compact"):
+        return said["keep"] not in ("unread", "bytes") and not drops
+    return bool(said["max_bytes"]) or not drops
 
 
 def _placed(placed: ByIndex[int]) -> dict[str, int]:

@@ -130,7 +130,8 @@ class Taking:
     """One take, at one entry. `others_open`: how much is open in the other groups.
 
     `bury(id, reason)`: have it published to the dead-letter topic; None: there is none now.
-    `is_over(id)`: it has expired.
+    `is_over(id)`: it has expired; `is_gone(id)`: it is compacted away, as others up to
+    `compacted_id` may be: each of those that stay is a row by itself.
     """
 
     group: ReferenceGroup
@@ -144,6 +145,12 @@ class Taking:
     keys: Keys
     bury: Callable[[], Callable[[int, str], None] | None]
     is_over: Callable[[int], bool]
+    is_gone: Callable[[int], bool]
+    compacted_id: int
+
+    def _row_of(self, id_: int) -> int:
+        """Return what tells the row of a publication from others."""
+        return -id_ if id_ <= self.compacted_id else self.publications[id_][0]
 
     def result(self) -> Result:
         """Carry it out."""
@@ -276,15 +283,22 @@ class Taking:
 
     def _pass_expired(self, dead: int, left_bytes: int) -> int:
         """Bury, or drop, what is over behind the head; return how many are dead by now."""
-        group, end, entries = self.group, self.group.head, set[int]()
+        group, end, rows = self.group, self.group.head, set[int]()
         for id_ in range(group.head + 1, self.last_id + 1):
             entry, _ = self.publications[id_]
-            entries.add(entry)
-            is_far = len(entries) > publications.READ_ROWS_MAX
-            if entry == self.index or is_far or not self.is_over(id_):
+            is_gone = self.is_gone(id_)
+            # What is gone between two rows counts as one, too.
+            is_next = id_ == group.head + 1 or not self.is_gone(id_ - 1)
+            if not is_gone or is_next:
+                rows.add(self._row_of(id_))
+            is_far = len(rows) > publications.READ_ROWS_MAX
+            if entry == self.index or is_far or not (is_gone or self.is_over(id_)):
                 break
             end = id_
         while group.head < end:
+            if self.is_gone(group.head + 1):
+                group.head += 1
+                continue
             bury, size = (
                 self.bury() if group.max_attempts else None,
                 len(self.publications[group.head + 1][1]),
@@ -316,16 +330,18 @@ class Taking:
             look_max = min(groups.TAKE_LOOK_MAX, open_room) if room > 0 else 0
         found: list[tuple[int, int]] = []
         passed: list[int] = []
-        entries: set[int] = set()
+        rows: set[int] = set()
         busy = {self.keys(id_) for id_ in group.open if group.is_ordered} - {None}
         behind = group.behind(self.keys)
         for id_ in range(group.head + 1, self.last_id + 1):
             entry, publication = self.publications[id_]
-            entries.add(entry)
+            if self.is_gone(id_):
+                break
+            rows.add(self._row_of(id_))
             key = self.keys(id_) if group.is_ordered else None
             if len(found) + len(passed) >= look_max or entry == self.index or self.is_over(id_):
                 break
-            if key in busy and len(found) < room and len(entries) <= groups.TAKE_ROWS_MAX:
+            if key in busy and len(found) < room and len(rows) <= groups.TAKE_ROWS_MAX:
                 if behind + len(passed) >= limits.behind_per_group_max:
                     break
                 passed.append(id_)
@@ -333,7 +349,7 @@ class Taking:
             is_over = len(publication) > left_bytes and not (is_first and not found)
             if len(found) >= room or entry == self.index or is_over:
                 break
-            if len(entries) > groups.TAKE_ROWS_MAX:
+            if len(rows) > groups.TAKE_ROWS_MAX:
                 break
             found.append((id_, 1))
             left_bytes -= len(publication)

@@ -34,6 +34,7 @@ from chaos.simulation.checks.reference import (
     has_delay,
     lane_in,
 )
+from chaos.simulation.clients.replayer import TELL_OF_GONE
 from chaos.simulation.plan.limits import value_of
 from chaos.simulation.world.network import member_of
 from chaos.simulation.world.node import SimNode, principal_of
@@ -526,9 +527,9 @@ class Replies:
             return wrong
         if self._is_short(asked, topic, first_id, last_id, size_bytes, high):
             return f"{topic} from {first_id} to {last_id}, there are more"
-        over = [each for each in range(first_id, last_id + 1) if self._is_over(topic, each, asked)]
-        if over:
-            return f"{topic} from {first_id} to {last_id}, and {over} had expired"
+        ids = range(first_id, last_id + 1)
+        if gone := [each for each in ids if self._is_gone(topic, each, asked)]:
+            return f"{topic} from {first_id} to {last_id}, and {gone} had expired, or were replaced"
         entry = known[first_id][0]
         if not self._may(asked, "subscribe", topic, max(asked.low, entry), high):
             text = f"{asked.what} by {node.name}: {first_id} of {topic} for {asked.principal}"
@@ -632,9 +633,11 @@ class Replies:
             at += size
         return ""
 
-    def _is_over(self, topic: str, id_: int, asked: Asked) -> bool:
-        """Return whether a publication had expired when it was asked for."""
-        return self._reference.is_over_at(topic, id_, asked.low)
+    def _is_gone(self, topic: str, id_: int, asked: Asked) -> bool:
+        """Return whether a publication had expired, or was replaced, when it was asked for."""
+        reference = self._reference
+        is_over = reference.is_over_at(topic, id_, asked.low)
+        return is_over or reference.is_compacted_at(topic, id_, asked.low)
 
     @staticmethod
     def _sent_of(asked: Asked, topic: ReferenceTopic, id_: int) -> tuple[bytes, int]:
@@ -726,8 +729,11 @@ class Replies:
             return False
         if self._reference.is_over_at(topic, last_id + 1, high):
             return False
+        if self._reference.is_compacted_at(topic, last_id + 1, high):
+            return False
         known = self._reference.topics[topic].publications
-        rows = {known[each][0] for each in range(first_id, last_id + 2)}
+        ids = range(first_id, last_id + 2)
+        rows = {self._reference.row_at(topic, each, high) for each in ids}
         if len(rows) > value_of("read_rows_max"):
             return False
         return size_bytes + len(known[last_id + 1][1]) <= max_bytes
@@ -951,7 +957,7 @@ class Replies:
             return self._unauthorized(node, asked, high)
         if code == "too_many" and asked.kind == GET and not asked.topic:
             return self._told_of_missed(asked, body, high)
-        if code in ("purged", "gap", "expired") and asked.kind == GET:
+        if code in TELL_OF_GONE and asked.kind == GET:
             return self._told_of_purge(node, asked, body, high)
         if asked.kind == READ:
             return self._read_refused(node, asked, body, high)
@@ -976,7 +982,7 @@ class Replies:
         if why_not and not self._results_of(asked, high):
             self._fail("barrier", f"{asked.what} refused by {node.name}: {why_not}")
         starts = self._starts(asked, topic, high)
-        if self._says_expired(asked, topic, body, high) and first_id - 1 in starts:
+        if self._says_lapsed(asked, topic, body, high) and first_id - 1 in starts:
             return ""
         found = self._reference.topics.get(topic)
         past = None if found is None else found.purged
@@ -988,15 +994,21 @@ class Replies:
             return ""
         return f"{first_id} to {last_id} of {topic} gone, behind {starts}; it is up to {gone}"
 
-    def _says_expired(self, asked: Asked, topic: str, body: Mapping[str, Any], high: int) -> bool:
-        """Return whether a refusal says truly, in words that who asks knows, what has expired."""
+    def _says_lapsed(self, asked: Asked, topic: str, body: Mapping[str, Any], high: int) -> bool:
+        """Return whether a refusal says truly, in words that who asks knows, what he is not given.
+
+        That is what has expired, or what is compacted away.
+        """
         first_id, last_id = body.get("first_id") or 0, body.get("last_id") or 0
-        if body["error"] != ("expired" if asked.body.get("expiry") is True else "gap"):
-            return False
+        knows_expiry, code = asked.body.get("expiry") is True, body["error"]
+        is_of_expiry = code == ("expired" if knows_expiry else "gap")
+        is_of_compaction = code == ("compacted" if knows_expiry else "gap")
         if not 0 < first_id <= last_id or body.get("missed") != last_id + 1 - first_id:
             return False
-        ids = range(first_id, last_id + 1)
-        return all(self._reference.is_over_at(topic, each, high) for each in ids)
+        ids, reference = range(first_id, last_id + 1), self._reference
+        if is_of_compaction and all(reference.is_compacted_at(topic, each, high) for each in ids):
+            return True
+        return is_of_expiry and all(reference.is_over_at(topic, each, high) for each in ids)
 
     def _read_refused(self, node: SimNode, asked: Asked, body: Mapping[str, Any], high: int) -> str:
         """Judge the refusal of a read that is nobody's."""
@@ -1008,7 +1020,7 @@ class Replies:
             asked.body["from_id"],
             body["error"],
         )
-        if body.get("first_id") == from_id and self._says_expired(asked, asked.topic, body, high):
+        if body.get("first_id") == from_id and self._says_lapsed(asked, asked.topic, body, high):
             return ""
         for index in _indexes(asked.low, high):
             if found is None or not found.exists_at(index):

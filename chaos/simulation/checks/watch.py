@@ -32,6 +32,11 @@ from chaos.simulation.checks.replies import Replies
 from chaos.simulation.checks.scrubbing import Scrubbing
 from chaos.simulation.checks.work import WorkPromises
 from chaos.simulation.clients.clients import Process
+from chaos.simulation.clients.compactor import (
+    COMPACTED_TOPIC,
+    COMPACTOR,
+    Compactor,
+)
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.dressing import properties_of
 from chaos.simulation.clients.follower import FOLLOWER, FOLLOWERS, Follower
@@ -122,6 +127,7 @@ class Attached:
         self._followers = {
             name: Follower(name, world.stream(name), self._invariants.rovers) for name in FOLLOWERS
         }
+        self._compactor = Compactor(world.stream(COMPACTOR), self._invariants.rovers)
         world.reply_taps.append(self._replayed)
         world.at(world.plan.duration_s, self._leave)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
@@ -144,6 +150,7 @@ class Attached:
             "client_fsync_error": self._client_fsync_error,
             "intrude": self._intrude,
             "replay": self._replay,
+            "compact_by_key": self._compact_by_key,
             "follow": self._follow,
             "inspect": self._inspect,
         }
@@ -349,6 +356,13 @@ class Attached:
             end = self._reference.last_id_at(topic, self._reference.applied_index)
             self._replayer.ask(topic, end, self._carrier(REPLAYER, target))
 
+    def _compact_by_key(self, node: str) -> None:
+        """Have somebody by hand do something with a topic that is compacted."""
+        target, topic = self._world.leader() if node == "leader" else node, COMPACTED_TOPIC
+        if target:
+            end = self._reference.last_id_at(topic, self._reference.applied_index)
+            self._compactor.ask(topic, end, self._carrier(COMPACTOR, target))
+
     def _follow(self, node: str, who: str = FOLLOWER) -> None:
         """Have somebody by hand do something with subscriptions to patterns."""
         target = self._world.leader() if node == "leader" else node
@@ -358,6 +372,8 @@ class Attached:
     def _replayed(self, node: str, route: str, frames: Sequence[bytes]) -> None:
         if route == REPLAYER:
             self._replayer.answered(frames)
+        elif route == COMPACTOR:
+            self._compactor.answered(frames)
         elif route in self._followers:
             self._followers[route].answered(frames)
 
@@ -367,7 +383,7 @@ class Attached:
         are_here = [True]
         if target:
             leaving: dict[str, Replayer | Follower] = {REPLAYER: self._replayer}
-            leaving |= self._followers
+            leaving |= {**self._followers, COMPACTOR: self._compactor}
             are_here = [each.leave(self._carrier(name, target)) for name, each in leaving.items()]
         if any(are_here):
             self._world.after(LEAVE_S, self._leave)

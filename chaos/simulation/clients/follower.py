@@ -45,7 +45,7 @@ EVERYTHING_SHARE: Final = 0.03  # of its SUBs: it holds up what everybody publis
 KINDS: Final = {SUB: 0.2, UNSUB: 0.07, PUT: 0.35, GET: 0.33, REQUEST_ID: 0.03, INSPECT: 0.02}
 CLAIMED_SHARE: Final = 0.7  # of the topics that it has read, in a GET
 UNKNOWN: Final = frozenset({"forgotten", "unknown_client"})
-TELL_OF_GONE: Final = frozenset({"gap", "purged", "expired"})
+TELL_OF_GONE: Final = frozenset({"gap", "purged", "expired", "compacted"})
 
 
 class Follower:

@@ -48,14 +48,18 @@ KINDS: Final = (SUB, SEEK, SEEK, SEEK, GET, GET, GET, GET, GET, GET, READ, UNSUB
 AWAY: Final = (SUB, SUB, SUB, SUB, SUB, SEEK, GET, READ)
 UNKNOWN: Final = frozenset({"forgotten", "unknown_client"})
 NOT_THERE: Final = frozenset({"not_subscribed", "unknown_topic"})
-TELL_OF_GONE: Final = frozenset({"gap", "purged", "expired"})
+TELL_OF_GONE: Final = frozenset({"gap", "purged", "expired", "compacted"})
 
 
 class Replayer:
     """Asks for one thing after the other; replies may come late, or never. `ids`: that it had.
 
-    `delays`: random numbers of their own for what it publishes with a delay.
+    `delays`: random numbers of their own for what it publishes with a delay. `NAME`: its own,
+    `TOPIC`: to which it publishes.
     """
+
+    NAME = REPLAYER
+    TOPIC = KEPT_TOPIC
 
     def __init__(self, rng: Random, ids: set[str], delays: Random) -> None:
         self._rng, self._ids, self._delays = rng, ids, delays
@@ -78,7 +82,7 @@ class Replayer:
             named = not self._asked % 2
             self._send(REQUEST_ID, "", {"create": True} if named else {}, send)
             return
-        if topic == KEPT_TOPIC and rng.random() < PUT_SHARE:
+        if topic == self.TOPIC and rng.random() < PUT_SHARE:
             self._put(send)
             return
         kind = rng.choice(KINDS if topic in self._place else AWAY)
@@ -92,20 +96,20 @@ class Replayer:
             body = self._claims(topic)
         elif kind == READ:
             body = {"from_id": near, "max_count": rng.choice((1, 5, 100))}
-        if topic == KEPT_TOPIC and kind in (SUB, SEEK) and rng.random() < TOGETHER_SHARE:
+        if topic == self.TOPIC and kind in (SUB, SEEK) and rng.random() < TOGETHER_SHARE:
             self._put(send)
         self._send(kind, topic, body, send)
 
     def _put(self, send: Callable[[list[bytes]], None]) -> None:
         if self._delays.random() >= self._delayed_share:
             counter = self._counters[False]
-            body = {"counter": counter, "publication": f"{REPLAYER} {counter}"}
-            self._send(PUT, KEPT_TOPIC, body, send)
+            body = {"counter": counter, "publication": f"{self.NAME} {counter}"}
+            self._send(PUT, self.TOPIC, body, send)
             return
         counter = self._counters[True]
         own = Properties(deliver_after_ms=self._delays.choice(DELAYS_MS))
-        batch = pack([as_bytes(own.of(f"{REPLAYER} later {counter}"))])
-        self._send(PUT, KEPT_TOPIC, {"counter": counter}, send, *batch)
+        batch = pack([as_bytes(own.of(f"{self.NAME} later {counter}"))])
+        self._send(PUT, self.TOPIC, {"counter": counter}, send, *batch)
 
     def _claims(self, topic: str) -> dict[str, Any]:
         rng = self._rng
@@ -134,9 +138,9 @@ class Replayer:
         data: bytes = b"",
     ) -> None:
         self._asked += 1
-        name = f"{REPLAYER} {self._asked}"
+        name = f"{self.NAME} {self._asked}"
         self._about[name] = kind, topic, bool(lengths)
-        client_id = REPLAYER if "create" in body else "" if kind == READ else self._client_id
+        client_id = self.NAME if "create" in body else "" if kind == READ else self._client_id
         request = Request(kind, name, topic, client_id, None, body, lengths, data)
         send(encode_request(request))
 
@@ -158,10 +162,14 @@ class Replayer:
             if body["id"] == cursor + 1:
                 self._place[topic] = cursor + body["count"], placed
         elif kind == PUT:
-            self._counters[is_delayed] += 1
+            self._counters[is_delayed] += self._taken(body)
         elif kind == UNSUB:
             self._topics.discard(topic)
             self._place.pop(topic, None)
+
+    def _taken(self, body: Mapping[str, Any]) -> int:
+        """Return how many counters the answer to a PUT has used up."""
+        return 1
 
     def _refused(self, kind: str, topic: str, is_delayed: bool, body: Mapping[str, Any]) -> None:
         if body["error"] in UNKNOWN:

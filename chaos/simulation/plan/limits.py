@@ -26,6 +26,7 @@ from cluster.store import (
     audit,
     clients,
     commands,
+    compaction,
     groups,
     idle,
     patterns,
@@ -91,6 +92,13 @@ OF_IDLE: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[float, ...]
 OF_SCRUB: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]]]] = {
     "scrub_step_rows": ((scrub,), "STEP_ROWS", (7, 64, 256)),
     "scrub_step_bytes": ((scrub,), "STEP_BYTES", (1_000, 20_000, 262_144)),
+}
+# The same of runs in which a topic is compacted: so that it takes several steps.
+OF_COMPACTION: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]]]] = {
+    "looked_max": ((compaction,), "LOOKED_MAX", (1, 5, 2_048)),
+    "kept_max": ((compaction,), "KEPT_MAX", (1, 3, 256)),
+    "swept_max": ((compaction,), "SWEPT_MAX", (1, 256)),
+    "compacted_bytes_max": ((compaction,), "BYTES_MAX", (50, 1_048_576)),
 }
 CLIENT_IDLE_MS: Final = (1_200, 2_500, 5_000)
 # So many PUTs are in a chunk of a producer's window, of CHUNKS chunks: so that it is soon full.
@@ -173,7 +181,7 @@ def of_limits(knobs: Mapping[str, Any]) -> frozenset[str]:
 def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
     """Let the product have a plan's limits while the context lasts."""
     with ExitStack() as stack:
-        constants = {**CONSTANTS, **OF_LEVELS, **OF_IDLE, **OF_SCRUB}
+        constants = {**CONSTANTS, **OF_LEVELS, **OF_IDLE, **OF_SCRUB, **OF_COMPACTION}
         for knob in constants.keys() & knobs.keys():
             modules, name, _ = constants[knob]
             for module in modules:

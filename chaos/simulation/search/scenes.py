@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, Final
 
+from chaos.simulation.clients.compactor import COMPACTED_TOPIC
 from chaos.simulation.clients.replayer import KEPT_TOPIC, REPLAYER
 from chaos.simulation.clients.working import DEAD
-from chaos.simulation.plan.limits import OF_GROUPS, OF_KEY_ORDER
+from chaos.simulation.plan.limits import OF_COMPACTION, OF_GROUPS, OF_KEY_ORDER
 from chaos.simulation.plan.plan import Action
 
 # A level is raised while every member is heard, so that early asking may be in vain for ever.
@@ -48,6 +49,16 @@ ROVER_PERIOD_S: Final = 0.12
 LOST_LANES_SHARE: Final = 0.8
 LOST_LANES_S: Final = 3.0
 LANES_POLICY: Final = {"keep": "forever", "amount": 0}
+
+COMPACTED_SHARE: Final = 0.35  # of the seeds whose cluster gets to that level
+COMPACTED_PERIOD_S: Final = 0.05  # of what somebody asks who publishes with keys
+COMPACTED_ENDS_S: Final = 9.0  # between two ends of his topic, in those seeds that have any
+COMPACTED_POLICIES: Final = (
+    {"keep": "forever", "amount": 0},
+    {"keep": "forever", "amount": 0, "max_bytes": 5_000},
+    {"keep": "count", "amount": 60},
+    {"keep": "ms", "amount": 6_000},
+)
 
 LOST_SYNCS_SHARE: Final = 0.25  # of all seeds have clients that end at a sync that fails
 LOST_SYNCS_PERIOD_S: Final = 5.0
@@ -211,6 +222,36 @@ def lost_lanes(
         own.append(Action(at_s + 0.65, "delete_topic", {**about, "ends": True}))
         at_s += LOST_LANES_S
     return tuple(sorted(own, key=lambda action: action.at_s))
+
+
+def compacted(
+    rng: Random, schedule: Sequence[Action], knobs: dict[str, Any], duration_s: float
+) -> tuple[Action, ...]:
+    """Let somebody by hand publish with keys to a topic that is compacted, and read it.
+
+    In some seeds; return the schedule. Steps are short, so
+    that a topic has several of them.
+    """
+    if rng.random() >= COMPACTED_SHARE or _has_limits(knobs):
+        return tuple(schedule)
+    about = {"node": "leader", "topic": COMPACTED_TOPIC}
+    policy = {**rng.choice(COMPACTED_POLICIES), "compact": True}
+    knobs |= {name: rng.choice(values) for name, (_, _, values) in OF_COMPACTION.items()}
+    own = [
+        Action(at_s, "set_topic", {**about, "policy": policy, "is_new": True})
+        for at_s in POLICIES_S
+        if at_s < duration_s
+    ]
+    ends_s, at_s = rng.choice((duration_s, COMPACTED_ENDS_S)), 1.5
+    next_end_s = ends_s
+    while (at_s := at_s + rng.expovariate(1 / COMPACTED_PERIOD_S)) < duration_s:
+        own.append(Action(round(at_s, 4), "compact_by_key", {"node": "leader"}))
+        if at_s > next_end_s and at_s < duration_s - 1.0:
+            next_end_s += ends_s
+            own.append(Action(round(at_s, 4), "delete_topic", {**about, "ends": True}))
+            again = {**about, "policy": policy, "is_new": True}
+            own += [Action(round(at_s + after_s, 4), "set_topic", again) for after_s in (0.2, 1.0)]
+    return tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
 
 
 def _has_limits(knobs: dict[str, Any]) -> bool:

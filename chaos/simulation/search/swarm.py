@@ -721,7 +721,8 @@ def _staged(
     schedule = tuple(sorted(raised, key=lambda action: action.at_s))
     schedule = scenes.workshop(draw("workshop").rng, roles, schedule, knobs, duration_s)
     schedule = scenes.rover(draw("rover").rng, schedule, knobs, duration_s)
-    return scenes.lost_lanes(draw("lost lanes").rng, schedule, knobs, duration_s)
+    schedule = scenes.lost_lanes(draw("lost lanes").rng, schedule, knobs, duration_s)
+    return scenes.compacted(draw("what stays").rng, schedule, knobs, duration_s)
 
 
 def _of_levels(
