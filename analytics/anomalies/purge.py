@@ -2,9 +2,10 @@
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
-from analytics.common.schema import KEY, evidence, operation
+from analytics.common.schema import DIGEST_DIGITS, KEY, evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.groups import NS_OF_MS
 from analytics.tables.runs import acknowledged_runs, one_host
@@ -21,6 +22,7 @@ def purge(tables: Tables) -> DataFrame:
     The purges of an application's cluster stand in no record of it: what it is told is believed.
     What is said to have expired is held against what its PUT asked for, where that is on record; so
     is a `gap` that no purge explains where something expires: who knows no expiry is told that.
+    What is said to be compacted away is held against the keys of what was put.
     """
     told, names = _not_named(tables), ["run_id", "topic"]
     expiring = F.broadcast(tables.expiring)
@@ -34,6 +36,7 @@ def purge(tables: Tables) -> DataFrame:
         unsaid.unionByName(_kept(tables))
         .unionByName(_of_expiry(expired, tables))
         .unionByName(_of_expiry(gaps, tables))
+        .unionByName(_of_compaction(tables))
         .unionByName(_alive(tables))
         .unionByName(_late(tables))
     )
@@ -84,7 +87,7 @@ def _not_named(tables: Tables) -> DataFrame:
     """Return the answers of which no purge that was asked for by then names all."""
     told = settled(
         with_application(tables.gets.where("tells_of_purge"), tables)
-        .where(~F.col("is_application") & (F.col("gone_as") != "expired"))
+        .where(~F.col("is_application") & F.col("gone_as").isin("purged", "gap"))
         .select(*TOLD, one_host())
     )
     asked = _purges(tables, "purge")
@@ -125,6 +128,126 @@ def _of_expiry(told: DataFrame, tables: Tables) -> DataFrame:
         .groupBy(*ROW, "word")
         .agg(F.min("id").alias("id"))
         .select(*_evidence(F.col("word"), F.lit(None)))
+    )
+
+
+def _of_compaction(tables: Tables) -> DataFrame:
+    """Find the lowest ids that nothing can have replaced (`unsaid`), that nothing did (`latest`),
+    and that were stored while the subscription stood that was told so (`unread`).
+    """
+    told = tables.gets.where(F.col("gone_as") == "compacted").select(*TOLD, one_host())
+    if is_never_any(told):
+        return told.withColumn("id", F.col("first")).select(*_evidence("unsaid", F.lit(None)))
+    told = settled(told)
+    puts = _puts_of(told, tables)
+    known = _known(puts)
+    ends = _stored_behind(told, puts)
+    pairs = (
+        told.join(ends, list(KEY), "left")
+        .join(_stood(told, tables), list(KEY), "left")
+        .join(known, ["run_id", "topic"])
+        .where(F.col("id").between(F.col("first"), F.col("last")))
+    )
+    is_known = (F.col("id") < F.col("behind_id")) & (F.col("run_last") >= F.col("behind_id") - 1)
+    is_next = F.coalesce(F.col("next_id") < F.col("behind_id"), F.lit(False))
+    is_latest = F.col("marked") & F.col("key").isNotNull() & is_known & ~is_next
+    is_unread = ~F.col("duplicate") & (F.col("put_at") == F.col("at"))
+    is_unread = is_unread & (F.col("put_ns") > F.col("stood_ns"))
+    words = F.array_compact(
+        F.array(
+            F.when(~F.col("marked"), "unsaid"),
+            F.when(is_latest, "latest"),
+            F.when(is_unread, "unread"),
+        )
+    )
+    return (
+        pairs.withColumn("word", F.explode(words))
+        .groupBy(*ROW, "word")
+        .agg(F.min("id").alias("id"))
+        .select(*_evidence(F.col("word"), F.lit(None)))
+    )
+
+
+def _puts_of(told: DataFrame, tables: Tables) -> DataFrame:
+    """Return what was put to the topics of which somebody was told so, with its keys."""
+    topics = F.broadcast(told.select("run_id", "topic").distinct())
+    marks = tables.told.where(F.col("f") == "put").select(*KEY, "marked", "keyed", "keys")
+    return settled(
+        acknowledged_runs(tables.puts)
+        .join(topics, ["run_id", "topic"], "leftsemi")
+        .join(marks, list(KEY), "left")
+        .select(
+            *(*KEY, "topic", "first", "last", "duplicate", "marked", "keyed", "keys"),
+            one_host().alias("put_at"),
+            F.col("invoke_ns").alias("put_ns"),
+        )
+    )
+
+
+def _known(puts: DataFrame) -> DataFrame:
+    """Return each id that was put: its key, where the next one of that is, and up to where all
+    behind it are known.
+    """
+    topic = W.partitionBy("run_id", "topic")
+    place = F.array_position("keyed", F.col("id"))
+    start = ((place - 1) * DIGEST_DIGITS + 1).cast("int")
+    key = F.when(place > 0, F.substr("keys", start, F.lit(DIGEST_DIGITS)))
+    first_said = W.partitionBy("run_id", "topic", "id").orderBy("duplicate", "put_ns", "op_id")
+    begins = F.coalesce(F.col("id") != F.lag("id").over(topic.orderBy("id")) + 1, F.lit(True))
+    return (
+        puts.withColumn("id", F.explode(F.sequence("first", "last")))
+        .withColumn("place", F.row_number().over(first_said))
+        .where(F.col("place") == 1)
+        .select(
+            *("run_id", "topic", "id", "duplicate", "put_at", "put_ns"),
+            F.coalesce(F.array_contains("marked", F.col("id")), F.lit(False)).alias("marked"),
+            key.alias("key"),
+            begins.cast("int").alias("begins"),
+        )
+        .withColumn("run", F.sum("begins").over(topic.orderBy("id")))
+        .withColumn("run_last", F.max("id").over(W.partitionBy("run_id", "topic", "run")))
+        .withColumn(
+            "next_id", F.lead("id").over(W.partitionBy("run_id", "topic", "key").orderBy("id"))
+        )
+    )
+
+
+def _stored_behind(told: DataFrame, puts: DataFrame) -> DataFrame:
+    """Return for each answer the lowest id that was surely stored after it came."""
+    later = puts.where(~F.col("duplicate")).select(
+        *("run_id", "topic"), F.col("put_at").alias("at"), "put_ns", F.col("first").alias("put_id")
+    )
+    return (
+        told.join(later, ["run_id", "topic", "at"])
+        .where(F.col("put_ns") > F.col("end_ns"))
+        .groupBy(*KEY)
+        .agg(F.min("put_id").alias("behind_id"))
+    )
+
+
+def _stood(told: DataFrame, tables: Tables) -> DataFrame:
+    """Return for each answer since when its subscription surely stands, if that is known."""
+    begun = F.coalesce("invoke_ns", F.lit(-1)).alias("begun_ns")
+    controls = tables.controls.select(
+        *("run_id", "client_id", "topic", "f", "outcome", begun),
+        F.col("op_id").alias("control_id"),
+        F.col("end_ns").alias("done_ns"),
+        one_host().alias("control_at"),
+    )
+    last = F.max_by(F.struct("f", "outcome"), F.struct("begun_ns", "control_id"))
+    is_unclear = (F.col("control_at") != F.col("at")) | (F.col("outcome") == "info")
+    return (
+        told.join(controls, ["run_id", "client_id", "topic"])
+        .where(F.col("begun_ns") < F.col("end_ns"))
+        .groupBy(*KEY)
+        .agg(
+            last.alias("newest"),
+            F.bool_or(is_unclear).alias("is_unclear"),
+            F.max("done_ns").alias("stood_ns"),
+        )
+        .where(~F.col("is_unclear") & (F.col("newest.f") == "sub"))
+        .where(F.col("newest.outcome") == "ok")
+        .select(*KEY, "stood_ns")
     )
 
 

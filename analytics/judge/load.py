@@ -680,9 +680,14 @@ def _says_more() -> Column:
 
 
 def _says_what_was_put() -> Column:
-    """Return whether a row says times or properties of ids, or which are dead letters."""
+    """Return whether a row says times or properties of ids, or which are dead letters, or that a
+    topic is compacted.
+    """
     said = F.col("times").isNotNull() | F.col("marked").isNotNull() | F.col("expires").isNotNull()
-    return said | F.col("letters").isNotNull()
+    is_compacted = F.coalesce(F.col("error") == "compacted", F.lit(False)) | (
+        F.col("compacted").isNotNull()
+    )
+    return said | F.col("letters").isNotNull() | is_compacted
 
 
 def _is_delayed_put() -> Column:

@@ -133,14 +133,22 @@ def unstored_of(tables: Tables) -> DataFrame:
 
 
 def lasting(missing: DataFrame, tables: Tables) -> DataFrame:
-    """Return the ids that can't have expired: in a topic in which some do, those known not to."""
+    """Return the ids that can't have expired: in a topic in which some do, those known not to.
+
+    Nor have been compacted away, where that is done: what has no properties has no key.
+    """
     topics = F.broadcast(tables.expiring)
-    stored = acknowledged_runs(tables.puts).join(topics, ["run_id", "topic"], "leftsemi")
+    stored = acknowledged_runs(tables.puts).join(topics, ["run_id", "topic"])
     if is_never_any(stored):
         return missing.join(topics, ["run_id", "topic"], "leftanti")
-    ids = stored.withColumn("id", F.explode(F.sequence("first", "last")))
+    marks = tables.told.where(F.col("f") == "put").select(*KEY, "marked")
+    ids = stored.join(marks, list(KEY), "left").withColumn(
+        "id", F.explode(F.sequence("first", "last"))
+    )
     is_its = F.exists("expires", lambda run: F.col("id").between(run[0], run[1]))
-    known = ids.where(~F.coalesce(is_its, F.lit(False))).select("run_id", "topic", "id").distinct()
+    is_marked = F.col("is_compacted") & F.array_contains("marked", F.col("id"))
+    may_go = F.coalesce(is_its, F.lit(False)) | F.coalesce(is_marked, F.lit(False))
+    known = ids.where(~may_go).select("run_id", "topic", "id").distinct()
     others = missing.join(topics, ["run_id", "topic"], "leftanti")
     return others.unionByName(missing.join(known, ["run_id", "topic", "id"], "leftsemi"))
 

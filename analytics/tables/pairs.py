@@ -123,7 +123,9 @@ def _has_come() -> Column:
 
 def is_told_of_purge(outcome: str = "type") -> Column:
     """Return whether an end says which ids are purged; only a GET's does."""
-    is_so = (F.col(outcome) == "fail") & F.col("error").isin("purged", "gap", "expired")
+    is_so = (F.col(outcome) == "fail") & F.col("error").isin(
+        "purged", "gap", "expired", "compacted"
+    )
     return F.coalesce(is_so, F.lit(False)) & F.col("first_id").isNotNull()
 
 

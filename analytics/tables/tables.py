@@ -7,7 +7,7 @@ deliveries     one row a run of a GET's answer: ids `first`..`last`, counter = i
 asides         the events that are of no PUT or GET, nor of what was handed over: few
 told           the ends that say when publications were stored, or which have keys and headers, or
                are dead letters
-expiring       the topics to which something was put that expires
+expiring       the topics to which something was put that expires, or which are compacted
 led            by which node in which term PUTs and GETs of such topics were answered
 collected      up to where a node has collected a topic of which nothing is gone otherwise
 lanes          one row a PUT with a delay, with the `delays` that it asked for (delays.py)
@@ -291,8 +291,8 @@ def told_of(events: DataFrame) -> DataFrame:
     said = F.col("times").isNotNull() | F.col("marked").isNotNull() | F.col("letters").isNotNull()
     is_answer = (F.col("f") == "get") & (F.col("count") > 0)
     is_end = (F.col("type") == "ok") & ((F.col("f") == "put") | is_answer)
-    columns = (*KEY, "f", "topic", "times", "marked", "properties", "letters", "host")
-    return events.where(is_end & said).select(*columns, F.col("t_ns").alias("end_ns"))
+    columns = (*KEY, "f", "topic", "times", "marked", "properties", "keyed", "keys", "letters")
+    return events.where(is_end & said).select(*columns, "host", F.col("t_ns").alias("end_ns"))
 
 
 def forgotten_of(events: DataFrame) -> DataFrame:
@@ -301,11 +301,20 @@ def forgotten_of(events: DataFrame) -> DataFrame:
 
 
 def expiring_of(events: DataFrame) -> DataFrame:
-    """Return (run_id, topic) of the topics to which something was put that expires."""
+    """Return (run_id, topic, is_compacted) of the topics to which something was put that expires,
+    and of those that are compacted, as somebody was told.
+    """
     is_put = (F.col("f") == "put") & F.col("expires").isNotNull()
+    is_told = is_told_of_purge() & (F.col("error") == "compacted")
+    is_compacted = is_told | ((F.col("f") == "group") & F.col("compacted"))
+    is_compacted = F.coalesce(is_compacted, F.lit(False))
     # What has a delay expires in the topic that it comes into.
     topic = F.regexp_replace("topic", f"{LANE}$", "").alias("topic")
-    return events.where(is_put).select("run_id", topic).distinct()
+    return (
+        events.where(is_put | is_compacted)
+        .groupBy("run_id", topic)
+        .agg(F.bool_or(is_compacted).alias("is_compacted"))
+    )
 
 
 def led_of(events: DataFrame, expiring: DataFrame) -> DataFrame:

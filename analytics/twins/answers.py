@@ -7,7 +7,7 @@ What lives here: `gap`, the subscriber's half of `reordered`, `duplicate_deliver
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from analytics.twins.group_standing import of_groups
@@ -361,6 +361,8 @@ def purge(run: Run) -> Iterable[Evidence]:
 def _told_wrongly(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
     if get.error == "expired":
         yield from _of_expiry(run, get)
+    elif get.error == "compacted":
+        yield from _of_compaction(run, get)
     elif run.is_application or any(_names(one, get) for one in run.purges):
         return
     elif get.error == "gap" and get.named in run.expiring:
@@ -411,6 +413,64 @@ def _of_expiry(run: Run, get: RecordedOperation) -> Iterable[Evidence]:
                 found[word] = min(id_, found.get(word, id_))
     for word, id_ in found.items():
         yield _of_purge(run, get, id_, None, word)
+
+
+def _of_compaction(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
+    """Find the lowest ids that nothing can have replaced (`unsaid`), that nothing did (`latest`),
+    and that were stored while this subscription stood (`unread`).
+    """
+    told = range(min(get.ids()), max(get.ids()) + 1)
+    said = sorted(
+        run.stored_in.get(get.named, ()), key=lambda put: (put.is_duplicate, put.invoke, put.op_id)
+    )
+    known: dict[int, RecordedOperation] = {}
+    for put in said:
+        for id_ in range(put.first_id or 0, (put.first_id or 0) + put.count):
+            known.setdefault(id_, put)
+    end = min(
+        (
+            put.first_id or 0
+            for put in run.stored_in.get(get.named, ())
+            if not put.is_duplicate and put.host == get.host and put.invoke > get.end
+        ),
+        default=0,
+    )
+    stood = _stood_since(run, get)
+    found: dict[str, int] = {}
+    for id_ in (each for each in told if each in known):
+        put = known[id_]
+        if id_ not in put.properties:
+            found.setdefault("unsaid", id_)
+        elif id_ in put.keys and _is_latest(known, id_, end):
+            found.setdefault("latest", id_)
+        is_ours = not put.is_duplicate and put.host == get.host
+        if stood is not None and is_ours and put.invoke > stood:
+            found.setdefault("unread", id_)
+    for word, id_ in found.items():
+        yield _of_purge(run, get, id_, None, word)
+
+
+def _is_latest(known: Mapping[int, RecordedOperation], id_: int, end: int) -> bool:
+    """Whether no publication behind that one, and before `end`, has its key: all are known."""
+    behind = range(id_ + 1, end)
+    key = known[id_].keys[id_]
+    return id_ < end and all(each in known and known[each].keys.get(each) != key for each in behind)
+
+
+def _stood_since(run: Run, get: RecordedOperation) -> Time | None:
+    """Return since when a subscription surely stands that a GET is of; None: it is not known."""
+    controls = [
+        one
+        for f in ("sub", "unsub")
+        for one in run.of(f)
+        if (one.client, one.topic) == (get.client, get.named) and one.invoke < get.end
+    ]
+    if not controls or any(one.host != get.host or one.outcome == "info" for one in controls):
+        return None
+    last = max(controls, key=lambda one: (one.invoke, one.op_id))
+    if last.f != "sub" or not last.is_ok:
+        return None
+    return max(one.end for one in controls)
 
 
 def _is_early(put: RecordedOperation, get: RecordedOperation, ms: int) -> bool:

@@ -483,9 +483,14 @@ def group_lost(run: Run) -> Iterable[Evidence]:
 
 
 def _may_have_expired(run: Run, topic: str, id_: int) -> bool:
-    """Whether a publication of a topic in which some do may have expired."""
+    """Whether a publication of a topic in which some do may have expired, or been compacted away.
+
+    What has no properties has no key, so nothing replaces it.
+    """
     return topic in run.expiring and not any(
-        put.first_id <= id_ < put.first_id + put.count and put.expiry_of(id_) is None
+        put.first_id <= id_ < put.first_id + put.count
+        and put.expiry_of(id_) is None
+        and not (topic in run.compacted and id_ in put.properties)
         for put in run.stored_in.get(topic, ())
         if put.first_id
     )

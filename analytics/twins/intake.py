@@ -356,12 +356,13 @@ _TEXTS: Final = (
     *("run_id", "process", "client_id", "type", "f", "topic", "host", "node", "error", "phase"),
     *("start", "group", "dead_letter"),
 )
+_FLAGS: Final = ("duplicate", "resumed", "handed_apart", "ordered_by_key", "compacted")
 _FIELDS: Final[Mapping[str, Test]] = {
     **dict.fromkeys(_NUMBERS, _is_number),
     **dict.fromkeys(_NUMBERS_FROM_1, _is_id),
     **dict.fromkeys(_TEXTS, _is_text),
     **dict.fromkeys(("t_ns", "wall_ns", "invoke_ns"), _is_time),
-    **dict.fromkeys(("duplicate", "resumed", "handed_apart", "ordered_by_key"), _is_flag),
+    **dict.fromkeys(_FLAGS, _is_flag),
     "count": _is_count,
     "items": _is_list(_is_item),
     "corrupt": _is_list(_is_corrupt),

@@ -28,7 +28,7 @@ FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"}) | OF_GROUPS
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})
 PURGES: Final = frozenset({"purge", "purged"})
 LANE: Final = "\x1fdelayed"  # behind a topic's name: what is put there with a delay
-GONE: Final = ("purged", "gap", "expired")  # errors that say what is gone
+GONE: Final = ("purged", "gap", "expired", "compacted")  # errors that say what is gone
 DIGEST_DIGITS: Final = 16
 
 
@@ -110,6 +110,7 @@ class RecordedOperation:
     `delays`: of a PUT's invoke, runs of first counter, last counter and ms.
     `tells_of_purge`: it brought nothing, and said that the ids in `given` are purged: who was told
     so is owed them no more than what it has, and does not know whose they were.
+    `keys`: of a PUT's ACK, digests by id. `is_compacted`: of a group's answer: its topic is.
     `letters`: dead letters; `delayed`: what was put with a delay, under counters of its own;
     `nobodys`: the ids of both, where they stand in no other list of what came.
     """
@@ -143,12 +144,14 @@ class RecordedOperation:
     attempt: int | None = None
     max_count: int | None = None
     is_handed_apart: bool = False
+    is_compacted: bool = False
     tells_of_purge: bool = False
     times: list[tuple[int, int, int]] = field(default_factory=list)
     properties: dict[int, str] = field(default_factory=dict)
     expires: list[tuple[int, int, int]] = field(default_factory=list)
     may_expire: bool = False
     delays: list[tuple[int, int, int]] = field(default_factory=list)
+    keys: dict[int, str] = field(default_factory=dict)
     given: list[Given] = field(default_factory=list)
     corrupt: list[tuple[int, str]] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
@@ -311,8 +314,15 @@ class Record:
 
     @cached_property
     def expiring(self) -> set[str]:
-        """The topics to which something was put that expires."""
-        return {put.topic.removesuffix(LANE) for put in self.of("put") if put.may_expire}
+        """The topics to which something was put that expires, and those that are compacted."""
+        expires = {put.topic.removesuffix(LANE) for put in self.of("put") if put.may_expire}
+        return expires | self.compacted
+
+    @cached_property
+    def compacted(self) -> set[str]:
+        """The topics of which somebody was told that they are compacted, or what went by that."""
+        told = {get.named for get in self.of("get") if get.error == "compacted"}
+        return told | {one.topic for one in self.of("group") if one.is_compacted}
 
     @cached_property
     def stored_in(self) -> dict[str, list[RecordedOperation]]:
@@ -598,6 +608,7 @@ def _fill_put(put: RecordedOperation, begun: Event, ended: Event) -> None:
     put.delays = [(first, last, ms) for first, last, ms in begun.get("delays") or ()]
     if put.is_ok:
         put.expires = [(first, last, ms) for first, last, ms in ended.get("expires") or ()]
+        put.keys = _keys(ended)
 
 
 def _fill_get(get: RecordedOperation, begun: Event, ended: Event) -> None:
@@ -638,6 +649,17 @@ def _known_or_none(*values: Any) -> Any:
 def _fill_control(control: RecordedOperation, begun: Event, ended: Event) -> None:
     control.last_id, control.cursor = ended.get("last_id"), ended.get("cursor")
     control.resumed, control.start = ended.get("resumed"), begun.get("start")
+    control.is_compacted = bool(ended.get("compacted"))
+
+
+def _keys(ended: Event) -> dict[int, str]:
+    """Return which ids have a key, a digest each."""
+    digits = ended.get("keys") or ""
+    size = DIGEST_DIGITS
+    return {
+        id_: digits[size * place : size * (place + 1)]
+        for place, id_ in enumerate(ended.get("keyed") or ())
+    }
 
 
 def _letters(ended: Event) -> list[Letter]:
@@ -681,11 +703,7 @@ def _fill_take(take: RecordedOperation, begun: Event, ended: Event) -> None:
         take.of_group.leases = [LeasedRun(*lease) for lease in ended.get("leases") or ()]
         take.of_group.lost = [(first, last) for first, last in ended.get("lost") or ()]
         take.of_group.left_ms = ended.get("left_ms") or 0
-        digits = ended.get("keys") or ""
-        take.of_group.keys = {
-            id_: digits[16 * place : 16 * place + 16]
-            for place, id_ in enumerate(ended.get("keyed") or ())
-        }
+        take.of_group.keys = _keys(ended)
         take.letters, take.delayed = _letters(ended), _delayed(ended)
         for first_id, producer, counter, count in ended.get("items") or ():
             for place in range(count):

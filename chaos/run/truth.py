@@ -236,7 +236,10 @@ def _events(log: Path) -> Iterator[Row]:
 
 def _state(connection: Any, behind: Iterable[Put]) -> Iterator[Row]:
     """Yield topics, publications and counters: the store's, then the journal's behind it."""
-    for topic, last_id, floor_id in connection.execute(_TOPICS):
+    is_compacted = bool(connection.execute(_HAS_COMPACTIONS).fetchall())
+    compacted = dict(connection.execute(_COMPACTIONS).fetchall()) if is_compacted else {}
+    for topic, last_id, cursor in connection.execute(_TOPICS):
+        floor_id = max(cursor, compacted.get(topic, 0))  # below that only some are left
         yield {"kind": "topic", "topic": topic, "last_id": last_id, "floor_id": floor_id}
     for topic, key, lengths, data in connection.execute(_PUBLICATIONS):
         yield from _held(topic, key & ID_MAX, lengths, data)
@@ -275,6 +278,8 @@ _PUBLICATIONS: Final = (
     "SELECT name, key, lengths, data FROM publications"
     f" JOIN topics ON number = key >> {TOPIC_SHIFT} ORDER BY key"
 )
+_HAS_COMPACTIONS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'compactions'"
+_COMPACTIONS: Final = "SELECT name, compacted_id FROM compactions JOIN topics ON number = topic"
 _COUNTERS: Final = (
     "SELECT client_id, topic, counter FROM producers"
     " JOIN clients ON clients.number = client ORDER BY client_id, topic"

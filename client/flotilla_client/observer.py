@@ -55,7 +55,8 @@ class Outcome:
     `cursor`, what the subscriber had of this one when it asked. GET with the error `purged`:
     `topic`, `first_id`, `last_id`: what is gone for this subscriber. GET ok: `properties` {id: …},
     `timestamps`: runs of (last id, timestamp_ms), None where it was not kept. TAKE ok: `leased`,
-    `publications`, `properties`. GROUP ok: `last_id`, `resumed`.
+    `publications`, `properties`. GROUP ok: `last_id`, `resumed`;
+    `compacted`: its topic is, so it may pass what is gone.
     """
 
     attempts: int
@@ -75,6 +76,7 @@ class Outcome:
     properties: Mapping[int, Properties] = field(default_factory=dict, repr=False)
     timestamps: tuple[tuple[int, int | None], ...] = field(default=(), repr=False)
     leased: TakeAnswer | None = None
+    compacted: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

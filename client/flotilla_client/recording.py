@@ -258,6 +258,7 @@ class ClientObserver:
             "last_id": outcome.last_id,
             "resumed": outcome.resumed,
             "cursor": outcome.cursor,
+            "compacted": outcome.compacted,
         }
 
 
@@ -433,7 +434,8 @@ def _stored(operation: Operation, outcome: Outcome) -> dict[str, Any]:
         "last_id": last_id,
         "duplicate": outcome.duplicate,
         **_expiring(operation, outcome.first_id),
-        **_marked({outcome.first_id + place: decode(each)[0] for place, each in stood.items()}),
+        **_marked(own := {outcome.first_id + n: decode(each)[0] for n, each in stood.items()}),
+        **_keyed(own),
     }
 
 
@@ -447,9 +449,9 @@ def _marked(properties: Mapping[int, Properties]) -> dict[str, Any]:
     return {"marked": list(marked), "properties": digests(list(marked.values()))} if marked else {}
 
 
-def _keyed(outcome: Outcome) -> dict[str, Any]:
-    """Return which ids of a TAKE have a key, and the digests of these; nothing if none has."""
-    keys = {id_: own.key for id_, own in sorted(outcome.properties.items()) if own.key is not None}
+def _keyed(properties: Mapping[int, Properties]) -> dict[str, Any]:
+    """Return which ids have a key, and the digests of these; nothing if none has."""
+    keys = {id_: own.key for id_, own in sorted(properties.items()) if own.key is not None}
     if not keys:
         return {}
     return {
@@ -490,7 +492,7 @@ def _leased(outcome: Outcome) -> dict[str, Any]:
         "lost": leased.lost or None,
         "left_ms": max(0, leased.left_ms),
         "lease_ms": leased.lease_ms,
-        **_keyed(outcome),
+        **_keyed(outcome.properties),
         "letters": letters(outcome) or None,
     }
 

@@ -424,7 +424,7 @@ def _controlled(
     operation = operations.invoke(f, topic, group=body["group"], said=said, start=start)
     done = yield from operations.observed(operation, Ask(operations.request(kind, topic, body)))
     reply: Reply = done.reply
-    told = {"last_id": reply.body.get("last_id"), "resumed": reply.body.get("resumed")}
+    told = {name: reply.body.get(name) for name in ("last_id", "resumed", "compacted")}
     operations.complete(operation, done, **told)
     return reply
 

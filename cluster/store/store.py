@@ -947,6 +947,7 @@ class Store:
                 "max_attempts": group.max_attempts,
                 "dead_letter": group.dead_letter,
                 "ordered_by_key": group.order is not None,
+                **({"compacted": True} if group.topic.is_compacted else {}),
             }
         )
 

@@ -1,6 +1,8 @@
 """Histories that deceive: at edges, in combinations of which one part hides the other."""
 
-from tests.judges.small import brief, gone, got, small, stored, three, unclear
+from tests.judges.small import brief, gone, got, keyed, small, stored, three, unclear
+from tests.judges.steps import begins, made_of_compacted
+from tests.spark.cases_groups import settled, took
 from tests.spark.histories import RunRecorder
 
 ALL = ((1, "p", 1), (2, "p", 2), (3, "p", 3))
@@ -830,6 +832,56 @@ def half_of_what_is_purged_is_told_and_the_rest_is_skipped(run: RunRecorder) -> 
     gone(run, "s", 0, 1, 1)
     got(run, "s", 2, ALL[2])
     return {"lost middle 2", "gap 3"}
+
+
+# --- what is compacted ----------------------------------------------------------------------------
+
+
+@small
+def the_last_of_a_key_is_compacted_away(run: RunRecorder) -> set[str]:
+    keyed(run, 1, "abb")
+    begins(run, "s", "earliest", 0)
+    gone(run, "s", 0, 1, 2, error="compacted")
+    got(run, "s", 2, (3, "p", 3))
+    keyed(run, 4, "a")  # it comes too late to have replaced the first
+    return {"purge latest 1"}
+
+
+@small
+def what_has_no_key_is_compacted_away(run: RunRecorder) -> set[str]:
+    keyed(run, 1, "a.a")
+    begins(run, "s", "earliest", 0)
+    gone(run, "s", 0, 1, 2, error="compacted")
+    got(run, "s", 2, (3, "p", 3))
+    return {"purge unsaid 2"}
+
+
+@small
+def what_was_put_while_it_subscribed_is_compacted_away(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    keyed(run, 1, "aba")
+    gone(run, "s", 0, 1, 1, error="compacted")
+    got(run, "s", 1, (2, "p", 2), (3, "p", 3))
+    keyed(run, 4, "b")
+    return {"purge unread 1"}
+
+
+@small
+def a_purge_does_not_explain_that_something_is_compacted(run: RunRecorder) -> set[str]:
+    three(run)
+    run.purge("t", 3)
+    gone(run, "s", 0, 1, 3, error="compacted")
+    return {"purge unsaid 1", "purge unread 1"}
+
+
+@small
+def a_group_in_a_compacted_topic_loses_what_has_no_key(run: RunRecorder) -> set[str]:
+    keyed(run, 1, "a.a")
+    made_of_compacted(run)
+    took(run, "a", 1, 1, [3, 3, 1])
+    took(run, "a", 2, 0, acks=[[1, 3, 3]], max_count=None)
+    settled(run, 3)
+    return {"group_lost settled 2"}
 
 
 # --- what expires ---------------------------------------------------------------------------------

@@ -94,3 +94,16 @@ def brief(run: RunRecorder, ms: int = 10) -> None:
     run.sub("s", "t", 0)
     stored(run, "p", 1, 1, 2, expires=[[1, 2, ms]])
     stored(run, "p", 3, 3)
+
+
+KEY_DIGESTS: Final = {key: f"0{number}" * 8 for number, key in enumerate("abc", 1)}
+
+
+def keyed(run: RunRecorder, counter: int, keys: str, producer: str = "p", **fields: Any) -> Row:
+    """Record a PUT of publications with these keys, of a letter each, a dot for none; ids are as
+    their counters.
+    """
+    ids = {counter + n: KEY_DIGESTS[key] for n, key in enumerate(keys) if key != "."}
+    said = {"marked": [*ids], "properties": "".join(ids.values())} if ids else {}
+    said |= {"keyed": [*ids], "keys": "".join(ids.values())} if ids else {}
+    return stored(run, producer, counter, counter, len(keys), **said, **fields)

@@ -88,3 +88,9 @@ def was_given(
 ) -> None:
     """Record a TAKE that says what it brought."""
     end(run, begin(run, client, number), token, leases, items=items)
+
+
+def made_of_compacted(run: RunRecorder) -> None:
+    """Record that `a` made the group `g` from the earliest on, in a topic that is compacted."""
+    invoke = run.invoke("a", "group", "t", group="g", epoch=1, start="earliest")
+    run.complete(invoke, "ok", last_id=0, resumed=False, compacted=True)

@@ -6,7 +6,9 @@ broken_files.py).
 """
 
 from tests.judges.deceiving import ALL
-from tests.judges.small import brief, gone, got, small, stored, three, unclear
+from tests.judges.small import brief, gone, got, keyed, small, stored, three, unclear
+from tests.judges.steps import begins, made_of_compacted, seeks
+from tests.spark.cases_groups import settled, took
 from tests.spark.histories import Row, RunRecorder
 
 NOTHING: set[str] = set()
@@ -870,6 +872,53 @@ def retry_of_what_has_expired_is_a_duplicate(run: RunRecorder) -> set[str]:
     stored(run, "p", 1, 1, expires=[[1, 1, 1_000]], duplicate=True, session=1)
     gone(run, "s", 0, 1, 1, error="expired")
     run.drained("s", "t", 1)
+    return NOTHING
+
+
+# --- what is compacted ----------------------------------------------------------------------------
+
+
+@small
+def later_ones_of_their_keys_have_replaced_what_comes_first(run: RunRecorder) -> set[str]:
+    keyed(run, 1, "abab")
+    begins(run, "s", "earliest", 0)
+    gone(run, "s", 0, 1, 2, error="compacted")
+    got(run, "s", 2, (3, "p", 3), (4, "p", 4))
+    keyed(run, 5, "c")
+    got(run, "s", 4, (5, "p", 5))
+    run.drained("s", "t", 5)
+    return NOTHING
+
+
+@small
+def what_replaced_it_was_put_by_who_had_no_answer(run: RunRecorder) -> set[str]:
+    keyed(run, 1, "a")
+    unclear(run, "q", 1)
+    begins(run, "s", "earliest", 0)
+    gone(run, "s", 0, 1, 1, error="compacted")
+    stored(run, "r", 1, 3)
+    return NOTHING
+
+
+@small
+def who_has_read_on_and_seeks_back_is_told_what_went_meanwhile(run: RunRecorder) -> set[str]:
+    run.sub("s", "t", 0)
+    keyed(run, 1, "aa")
+    got(run, "s", 0, (1, "p", 1), (2, "p", 2))
+    seeks(run, "s", "earliest", 0)
+    gone(run, "s", 0, 1, 1, error="compacted")
+    got(run, "s", 1, (2, "p", 2))
+    keyed(run, 3, "b")
+    return NOTHING
+
+
+@small
+def a_group_passes_what_is_compacted_away(run: RunRecorder) -> set[str]:
+    keyed(run, 1, "aa")
+    made_of_compacted(run)
+    took(run, "a", 1, 1, [2, 2, 1])
+    took(run, "a", 2, 0, acks=[[1, 2, 2]], max_count=None)
+    settled(run, 2)
     return NOTHING
 
 
