@@ -273,6 +273,8 @@ _plain("backlog_bytes", GAUGE, "Publications of all topics on this node's disk."
        _store("backlog_bytes"))  # fmt: skip
 _plain("delayed_publications", GAUGE, "Publications that wait until they are due.",
        _store("delayed"))  # fmt: skip
+_plain("compacted_bytes", GAUGE, "What stays of the topics that are compacted, if anything.",
+       _store("compacted_bytes"))  # fmt: skip
 
 
 def shown_topics(view: View) -> list[TopicRow]:

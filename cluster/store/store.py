@@ -1702,6 +1702,7 @@ class Store:
             "groups": self.groups.count,
             "backlog_bytes": self.total_backlog_bytes(),
             "delayed": self.delayed.count,
+            **({"compacted_bytes": kept_bytes} if (kept_bytes := self._latest.size_bytes) else {}),
         }
 
 

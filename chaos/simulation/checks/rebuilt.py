@@ -20,7 +20,7 @@ from chaos.simulation.world.world import World
 from cluster.log.entries import FIRST_INDEX
 from cluster.store.groups import SharedGroup
 from cluster.store.outcomes import Done, Outcome
-from cluster.store.store import Delivery, Store
+from cluster.store.store import CorruptStore, Delivery, Store
 
 BYTES_MAX: Final = 1 << 40  # of a delivery: no bound
 COUNT_MAX: Final = 1 << 30
@@ -202,7 +202,11 @@ class Rebuilt:
         """
         end, index, reference = store.topic_ends()[topic], store.applied_index, self._reference
         while last_id < end:
-            found = store.read_from(topic, last_id + 1, COUNT_MAX, BYTES_MAX)
+            try:
+                found = store.read_from(topic, last_id + 1, COUNT_MAX, BYTES_MAX)
+            except CorruptStore as error:
+                yield f"{topic} from {last_id + 1} on: {error}"
+                return
             if isinstance(found, Delivery):
                 ids, is_gone = range(found.first_id, found.first_id + found.count), False
             else:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from flotilla_client.client import Client
-from flotilla_client.errors import BadRequest, Expired, Gap, UnknownTopic
+from flotilla_client.errors import BadRequest, Compacted, Expired, Gap, UnknownTopic
 from flotilla_client.protocol import BATCH_COUNT_MAX, EARLIEST
 from flotilla_client.spark import columns, offsets
 from flotilla_client.spark.errors import DataLost
@@ -215,7 +215,7 @@ def read_range(
             count = min(BATCH_COUNT_MAX, ids.end - next_id)
             try:
                 delivery = client.read(topic, next_id, count)
-            except (Gap, Expired) as gone:
+            except (Gap, Expired, Compacted) as gone:
                 kept_id = gone.details["last_id"] + 1
                 _tell(lost(topic, next_id, min(kept_id, ids.end)), fails_on_loss)
                 next_id = kept_id
@@ -229,7 +229,7 @@ def read_range(
                     f"topic {topic!r} was deleted before id {next_id} was read"
                 ) from error
             found_id = offsets.end_of(client, topic) if delivery is None else delivery.first_id
-            if found_id > next_id:  # what is between has expired
+            if found_id > next_id:  # what is between has expired, or is compacted away
                 _tell(lost(topic, next_id, min(found_id, ids.end)), fails_on_loss)
                 next_id = found_id
                 continue

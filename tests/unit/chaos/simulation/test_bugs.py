@@ -34,8 +34,10 @@ import cluster.serve.client_port
 import cluster.serve.frontend
 import cluster.serve.relays
 import cluster.serve.zmtp
+import cluster.store.compaction
 import cluster.store.groups
 import cluster.store.key_order
+import cluster.store.latest
 import cluster.store.publications
 import cluster.store.rows
 import cluster.store.snapshots
@@ -74,8 +76,10 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.members.membership,
     cluster.members.neighbours,
     cluster.members.peers,
+    cluster.store.compaction,
     cluster.store.groups,
     cluster.store.key_order,
+    cluster.store.latest,
     cluster.store.publications,
     cluster.store.rows,
     cluster.raft.log,
