@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cluster.store.latest import Compacted, Last, Latest
+from cluster.store.latest import CompactedTopic, Last, Latest
 from cluster.store.publications import Publications
 from cluster.store.tables import ID_MAX
 from cluster.store.topics import Topic, Topics
@@ -102,7 +102,7 @@ class Compaction:
         if not due:
             return
         number = due[entry % len(due)]
-        topic, kept = self._topic_of(number), self._latest.topics.get(number, Compacted())
+        topic, kept = self._topic_of(number), self._latest.topics.get(number, CompactedTopic())
         if kept.count:
             floor_id = ID_MAX if topic is None else topic.floor_id
             swept = self._latest.sweep(number, kept, floor_id, SWEPT_MAX)
@@ -114,7 +114,7 @@ class Compaction:
             self._compact(topic, kept)
         self._latest.write(number, kept)
 
-    def _compact(self, topic: Topic, kept: Compacted) -> None:
+    def _compact(self, topic: Topic, kept: CompactedTopic) -> None:
         first, end = self._start_of(topic) + 1, self._end_of(topic)
         found: dict[bytes | int, tuple[int, Last]] = {}
         last, size_bytes = first - 1, 0
@@ -135,4 +135,4 @@ class Compaction:
         self._publications.floor_moved(topic)
 
 
-_NOTHING: Final = Compacted()
+_NOTHING: Final = CompactedTopic()

@@ -32,7 +32,7 @@ class Last:
 
 
 @dataclass(slots=True)
-class Compacted:
+class CompactedTopic:
     """How far a topic is compacted: all up to `compacted_id`, which stands where `end_bytes` say.
 
     `count` publications are there, of `size_bytes`, the first of them `first_id` (0: none is).
@@ -54,7 +54,7 @@ class Latest:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.topics: dict[int, Compacted] = {}
+        self.topics: dict[int, CompactedTopic] = {}
         self.names: dict[int, str] = {}
         self.size_bytes = 0
         self.changed: list[int] = []
@@ -72,7 +72,7 @@ class Latest:
                 what = f"{there} of {count} compacted publications of topic {number}"
                 raise CorruptStore(self._database.path, what)
             first_id &= ID_MAX
-            kept = Compacted(compacted_id, end_bytes, count, size_bytes, first_id)
+            kept = CompactedTopic(compacted_id, end_bytes, count, size_bytes, first_id)
             self.topics[number], self.names[number] = kept, name
             self.size_bytes += size_bytes
         if found:
@@ -108,7 +108,9 @@ class Latest:
 
     # --- writing --------------------------------------------------------------------------------
 
-    def compact(self, number: int, kept: Compacted, found: Iterable[tuple[int, Last]]) -> list[int]:
+    def compact(
+        self, number: int, kept: CompactedTopic, found: Iterable[tuple[int, Last]]
+    ) -> list[int]:
         """Take publications in by id, instead of those of their keys; return the ids of the latter.
 
         `write` is to follow.
@@ -140,7 +142,7 @@ class Latest:
         rows = self._database.query(_FIND, (number, name))
         return rows[0][0] & ID_MAX if rows else 0
 
-    def _remove(self, number: int, kept: Compacted, id_: int) -> int:
+    def _remove(self, number: int, kept: CompactedTopic, id_: int) -> int:
         """Remove one; return which id stands before it. The one behind it is told."""
         low = number << TOPIC_SHIFT
         rows = self._database.query(_NEXT_TWO, (low | id_, low | ID_MAX))
@@ -157,7 +159,7 @@ class Latest:
         self._count(kept, -1, -size_bytes)
         return int(before_id)
 
-    def sweep(self, number: int, kept: Compacted, floor_id: int, rows_max: int) -> list[int]:
+    def sweep(self, number: int, kept: CompactedTopic, floor_id: int, rows_max: int) -> list[int]:
         """Remove the first ones up to the floor; return their ids. `write` is to follow."""
         low = number << TOPIC_SHIFT
         rows = self._database.query(_FIRST, (low, low | floor_id, rows_max))
@@ -169,12 +171,12 @@ class Latest:
         self._database.write("DELETE FROM links WHERE key = ?", keys)
         return [key & ID_MAX for [key] in keys]
 
-    def _count(self, kept: Compacted, count: int, size_bytes: int) -> None:
+    def _count(self, kept: CompactedTopic, count: int, size_bytes: int) -> None:
         kept.count += count
         kept.size_bytes += size_bytes
         self.size_bytes += size_bytes
 
-    def write(self, number: int, kept: Compacted) -> None:
+    def write(self, number: int, kept: CompactedTopic) -> None:
         """Write how far a topic is; the last part of a step."""
         low = number << TOPIC_SHIFT
         found = self._database.query(_FIRST, (low, low | ID_MAX, 1)) if kept.count else []

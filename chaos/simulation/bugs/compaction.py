@@ -13,7 +13,7 @@ from chaos.simulation.bugs.registry import Patches, bug
 from cluster.store import latest, publications
 from cluster.store.compaction import Compaction
 from cluster.store.expiry import NEVER
-from cluster.store.latest import Compacted, Last, Latest
+from cluster.store.latest import CompactedTopic, Last, Latest
 from cluster.store.publications import Publications
 from cluster.store.store import Store
 from cluster.store.tables import Database
@@ -90,7 +90,9 @@ def what_stays_never_expires(patches: Patches) -> None:
 def what_stays_is_never_swept(patches: Patches) -> None:
     """Leave the last ones of keys where they are, whatever the policy keeps."""
 
-    def sweep(kept: Latest, number: int, counts: Compacted, floor_id: int, most: int) -> list[int]:
+    def sweep(
+        kept: Latest, number: int, counts: CompactedTopic, floor_id: int, most: int
+    ) -> list[int]:
         return []
 
     patches.attribute(Latest, "sweep", sweep)
