@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from cluster.store.commands import Operation, Put, Register, Subscribe, encode
 from cluster.store.store import Delivery, Limits, Store
+from cluster.store.tables import PAGE_BYTES
 from flotilla_client.protocol import pack, unpack
 from tests.unit.model_store import MEMBERS, SMALL, Answer, answer_of
+
+
+def lose_the_last_of_three_rows(path: Path, table: str) -> int:
+    """Flip a bit of the number of rows of a table's one page, which is returned.
+
+    Those are bytes 3 and 4 of its head; the rest looks whole.
+    """
+    with closing(sqlite3.connect(path)) as connection:
+        sql = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        [(page,)] = connection.execute(sql, (table,)).fetchall()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    data = bytearray(path.read_bytes())
+    at = (page - 1) * PAGE_BYTES + 4
+    assert data[at] == 3
+    data[at] = 2
+    path.write_bytes(data)
+    return int(page)
 
 
 class Bench:

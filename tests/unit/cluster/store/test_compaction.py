@@ -44,7 +44,7 @@ from flotilla_client.properties import Enveloped, Properties
 from flotilla_client.properties import encode as encode_properties
 from flotilla_client.protocol import pack, unpack
 from tests.unit.model_store import MEMBERS, answer_of
-from tests.unit.store_bench import Bench
+from tests.unit.store_bench import Bench, lose_the_last_of_three_rows
 
 LIMITS = Limits()
 COMPACT = {"keep": "forever", "amount": 0, "compact": True}
@@ -394,6 +394,23 @@ def test_a_start_misses_what_the_disk_has_lost(bench: CompactionBench) -> None:
         connection.execute("DELETE FROM links WHERE key % 8 = 1")
         connection.commit()
     with pytest.raises(CorruptStore, match="2 of 3 compacted"):
+        Store.open(bench.path, {}, LIMITS)
+    bench.store = Store.open(bench.path.with_name("other.db"), MEMBERS, LIMITS)
+
+
+def test_a_start_misses_how_far_a_topic_was_of_which_nothing_stays(bench: CompactionBench) -> None:
+    for topic in "uv":
+        bench.ok(setting(COMPACT, topic=topic))
+        bench.ok(putting(1, of_key("a", "a"), topic=topic))
+    bench.keys("a")
+    bench.ok(Purge("v", 1, False))
+    for _ in range(6):
+        bench.step()
+    assert [bench.store.topic_row(each)["compacted_id"] for each in "tuv"] == [1, 1, 1]
+    bench.store.commit()
+    bench.store.close()
+    page = lose_the_last_of_three_rows(bench.path, "compactions")
+    with pytest.raises(CorruptStore, match=f"table compactions: .* page {page}"):
         Store.open(bench.path, {}, LIMITS)
     bench.store = Store.open(bench.path.with_name("other.db"), MEMBERS, LIMITS)
 

@@ -28,7 +28,7 @@ from tests.unit.model_store import (
     SMALL,
     random_payloads,
 )
-from tests.unit.store_bench import Bench, replay
+from tests.unit.store_bench import Bench, lose_the_last_of_three_rows, replay
 
 # --- crashes and damage ---------------------------------------------------------------------------
 
@@ -301,22 +301,12 @@ def test_what_changed_is_written_in_the_order_of_its_numbers(bench: Bench) -> No
 def test_a_page_that_has_lost_rows_of_what_is_kept_in_memory_is_found_at_the_start(
     tmp_path: Path, table: str
 ) -> None:
-    """Of a page's number of rows (bytes 3 and 4 of its head) a bit flips: the rest looks whole."""
     path = tmp_path / "store.db"
     store = Store.open(path, {"a": "1", "b": "2", "c": "3"})
     asked = [Register("me", True, None, ""), *[Subscribe("me", None, f"t{i}", None) for i in "abc"]]
     store.apply(1, 1, encode(0, asked))
     store.commit()
     store.close()
-    with sqlite3.connect(path) as connection:
-        sql = "SELECT rootpage FROM sqlite_master WHERE name = ?"
-        [(page,)] = connection.execute(sql, (table,)).fetchall()
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    connection.close()
-    data = bytearray(path.read_bytes())
-    at = (page - 1) * tables.PAGE_BYTES + 4
-    assert data[at] == 3
-    data[at] = 2
-    path.write_bytes(data)
+    page = lose_the_last_of_three_rows(path, table)
     with pytest.raises(CorruptStore, match=f"store.db: table {table}: .* page {page}"):
         Store.open(path, {})
