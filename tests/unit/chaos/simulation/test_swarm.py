@@ -15,6 +15,7 @@ from chaos.simulation.clients.scripts import Role
 from chaos.simulation.plan.limits import (
     CONSTANTS,
     DEFAULTS,
+    OF_COMPACTION,
     OF_GROUPS,
     OF_IDLE,
     OF_KEY_ORDER,
@@ -142,6 +143,7 @@ def test_every_action_can_be_performed(plans: list[Plan]) -> None:
         "delete_topic": Administrator._delete_topic,
         "read_topic": Administrator._read_topic,
         "replay": Attached._replay,
+        "compact_by_key": Attached._compact_by_key,
         "follow": Attached._follow,
         "drop_client": Administrator._drop_client,
         "transfer_leader": Administrator._transfer_leader,
@@ -168,7 +170,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         assert any(role.puts for role in roles)
         assert any(role.gets for role in roles) or _has_workshop(plan)
         assert plan.knobs.keys() - {"load"} <= {
-                *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *OF_SCRUB, *DEFAULTS,
+                *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *OF_SCRUB, *DEFAULTS, *OF_COMPACTION,
                 *OF_THE_STORE, *OF_PATTERNS, *OF_GROUPS, *OF_KEY_ORDER, "chunk_puts",
             }  # fmt: skip
 
