@@ -98,7 +98,9 @@ def _asks(tables: Tables, takes: DataFrame) -> DataFrame:
     is_plain = F.col("stood") & ~F.col("may_be_ordered") & F.col("attempts_max").isNull()
     judged = (
         groups.where(is_plain & ~F.col("is_application"))
-        .join(gone.unionByName(tables.expiring), ["run_id", "topic"], "leftanti")
+        .join(
+            gone.unionByName(tables.expiring.drop("is_compacted")), ["run_id", "topic"], "leftanti"
+        )
         .select(*GROUP)
     )
     made = tables.worked.where((F.col("f") == "group") & (F.col("outcome") == "ok"))
