@@ -40,8 +40,9 @@ STATUS: dict[str, Any] = {
         "subscriptions": 1,
         "backlog_bytes": 9,
         "delayed": 0,
-    }
-    | {"clients_forgotten": 0},
+        "compacted_bytes": 5,
+        "clients_forgotten": 0,
+    },
     "versions": {"flotilla": "0.4.0", "protocol": 1, "levels": [1, 2]},
     "http": "http://127.0.0.1:7201",
     "pages": {"n2": "http://127.0.0.1:7202"},
