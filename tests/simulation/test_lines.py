@@ -20,6 +20,7 @@ def traced() -> tuple[Tracer, str, str]:
     return tracer, run(plan).hash, run(plan, tracer=tracer).hash
 
 
+@pytest.mark.slow
 def test_tracing_changes_nothing(traced: tuple[Tracer, str, str]) -> None:
     _, without, traced_hash = traced
     assert without == traced_hash

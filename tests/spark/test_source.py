@@ -238,6 +238,7 @@ def test_a_stream_starts_where_it_is_told_and_takes_no_more_than_it_may(
     assert taken("new") == [[101]]  # from its checkpoint
 
 
+@pytest.mark.slow
 def test_rows_out_are_rows_in_though_the_leader_dies_and_the_query_is_stopped(
     flotilla: SparkSession, cluster: LocalCluster, topics: Fill, tmp_path: Path
 ) -> None:

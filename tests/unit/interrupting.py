@@ -11,6 +11,13 @@ from typing import Final
 INTERRUPTED: Final = ("/flotilla_client/", "/zmq/sugar/", "/threading.py")
 
 
+def is_collected(frame: FrameType | None) -> bool:
+    """Return whether it is called by a `__del__`, out of which no error comes."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
+
+
 def interrupted(
     work: Callable[[], object], place: int, spared: Collection[str] = frozenset()
 ) -> bool:
@@ -25,7 +32,8 @@ def interrupted(
         file = frame.f_code.co_filename
         if frame.f_code.co_name in spared:
             return
-        if event in ("call", "c_return") and any(part in file for part in INTERRUPTED):
+        is_ours = event in ("call", "c_return") and any(part in file for part in INTERRUPTED)
+        if is_ours and not is_collected(frame):
             steps += 1
             if steps == place:
                 sys.setprofile(None)

@@ -35,7 +35,7 @@ from flotilla_client.protocol import ACK, GET, PUT, Reply, Request
 from flotilla_client.retry import Listen
 from flotilla_client.turns import LOOK_MS
 from tests.unit.fake_node import FakeNode, client_of
-from tests.unit.interrupting import interrupted
+from tests.unit.interrupting import interrupted, is_collected
 
 TIMEOUT_S = 0.8
 DEADLINE_MS = 1000 * TIMEOUT_S
@@ -334,20 +334,13 @@ def test_awaited_sends_to_a_full_queue_keep_their_order(
 # --- Ctrl-C -------------------------------------------------------------------------------------
 
 
-def _is_collected(frame: FrameType | None) -> bool:
-    """Return whether it is called by a `__del__`, out of which no error comes."""
-    while frame is not None and frame.f_code.co_name != "__del__":
-        frame = frame.f_back
-    return frame is not None
-
-
 def _ended_at_a_line(work: Callable[[], object], place: int) -> bool:
     """Do the work, and end it before the `place`-th line, signal or not, as a debugger can."""
     steps = 0
 
     def at(frame: FrameType, event: str, _: object) -> Any:
         nonlocal steps
-        if "/flotilla_client/" not in frame.f_code.co_filename or _is_collected(frame):
+        if "/flotilla_client/" not in frame.f_code.co_filename or is_collected(frame):
             return None
         steps += 1
         if steps == place:
