@@ -21,6 +21,7 @@ def test_every_record_is_whole_and_has_a_name_of_its_own() -> None:
     assert len({record["name"] for record in FOUND}) == len(FOUND)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", FOUND, ids=lambda record: record["name"])
 def test_a_bug_that_was_found_stays_away(record: dict[str, Any]) -> None:
     result = run(Plan.from_json(record["plan"]))

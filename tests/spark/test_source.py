@@ -33,7 +33,7 @@ PATIENCE_S: Final = 300
 OF_THE_KILLED: Final = 60_000
 OF_THE_KILLED_A_BATCH: Final = "3000"
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,6 @@ def test_a_job_stores_its_rows_once_and_again_once_under_its_batch(
     assert [name for name in journals if name.startswith("spark.") and "nightly" not in name] == []
 
 
-@pytest.mark.slow  # five queries, each with Pythons of its own
 def test_a_stream_starts_where_it_is_told_and_takes_no_more_than_it_may(
     flotilla: SparkSession, cluster: LocalCluster, topics: Fill, tmp_path: Path
 ) -> None:
@@ -238,7 +237,6 @@ def test_a_stream_starts_where_it_is_told_and_takes_no_more_than_it_may(
     assert taken("new") == [[101]]  # from its checkpoint
 
 
-@pytest.mark.slow
 def test_rows_out_are_rows_in_though_the_leader_dies_and_the_query_is_stopped(
     flotilla: SparkSession, cluster: LocalCluster, topics: Fill, tmp_path: Path
 ) -> None:
@@ -258,7 +256,6 @@ def test_rows_out_are_rows_in_though_the_leader_dies_and_the_query_is_stopped(
     assert sorted(stored(cluster, target)) == texts(COUNT)
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(1_200)
 def test_rows_out_are_rows_in_though_drivers_and_leaders_are_killed(

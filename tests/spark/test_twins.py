@@ -123,6 +123,7 @@ def agree(directory: Path) -> None:
     assert list(found) == []
 
 
+@pytest.mark.slow
 def test_both_intakes_call_the_same_lines_malformed(tmp_path: Path, spark: SparkSession) -> None:
     """Each kind of line with one field changed."""
     lines = dict((line, what) for what, line in changed_lines())
