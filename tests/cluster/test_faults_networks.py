@@ -229,7 +229,7 @@ def test_a_slow_link_delivers_all_in_order_and_late(
 def test_a_lossy_link_loses_about_its_share(wires: Wires, weather: Reign) -> None:
     link = weather(LinkConditions(loss=0.3))
     word = wires.say(link, 1000)
-    wires._await(lambda: wires.arrived(link, word)[-1:] >= [950])
+    until(lambda: wires.arrived(link, word)[-1:] >= [950])
     time.sleep(SETTLE_S)
     assert 600 < len(wires.arrived(link, word)) < 800
 
@@ -240,8 +240,8 @@ def test_a_duplicating_link_delivers_some_twice_and_loses_none(
 ) -> None:
     weather(LinkConditions(duplicate=0.5))
     word = wires.say(link, 400)
-    wires._await(lambda: set(wires.arrived(link, word)) == set(range(400)))
-    wires._await(lambda: len(wires.arrived(link, word)) > 500)
+    until(lambda: set(wires.arrived(link, word)) == set(range(400)))
+    until(lambda: len(wires.arrived(link, word)) > 500)
     assert len(wires.arrived(link, word)) < 700
 
 
