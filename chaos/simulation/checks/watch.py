@@ -131,6 +131,7 @@ class Attached:
         world.reply_taps.append(self._replayed)
         world.at(world.plan.duration_s, self._leave)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
+        self._lost_power = set[str]()  # clients whose machines did
         self.crowd = Crowd(
             Sockets(world),
             self,
@@ -254,6 +255,10 @@ class Attached:
         ]
 
     def _is_no_proof(self, check: str, evidence: Evidence) -> bool:
+        if check == "duplicate_delivered" and evidence.operations:
+            # A machine without power may forget what was handed over; `handed_over_twice` knows
+            # what it has kept.
+            return evidence.operations[0][0] in self._lost_power
         if check == "group_lease":
             # Nodes' clocks run at other rates than those of clients, and the second one of a
             # doubled request may be given what the first one was not.
@@ -319,6 +324,7 @@ class Attached:
         self, client: str, keep: str = "torn", at: str = "now", count: int = 1
     ) -> None:
         """End a client's machine, now or at an operation of its disk; see `World.power_loss`."""
+        self._lost_power.add(client)
         self.crowd.clients[client].lose_power(keep, at, count)
 
     def _client_fsync_error(
