@@ -364,11 +364,17 @@ class PeerPort:
         """Set who the members are: others of their names give way, evicted ones are refused."""
         self._roll = roll
         for connection in list(self._live.values()):
-            assert connection.hello is not None, connection.name
-            eviction = roll.eviction(connection.hello)
-            if eviction and connection.state is LinkState.LIVE:
-                self._part(connection, Refusal.EVICTED, eviction)
-                self._close(connection, Reason.UNWELCOME, eviction)
+            if connection.state is LinkState.LIVE:
+                self._check_standing(connection)
+
+    def _check_standing(self, connection: Connection) -> bool:
+        """Close a live connection with a process that was replaced, and tell it."""
+        assert connection.hello is not None, connection.name
+        eviction = self._roll.eviction(connection.hello)
+        if eviction:
+            self._part(connection, Refusal.EVICTED, eviction)
+            self._close(connection, Reason.UNWELCOME, eviction)
+        return not eviction
 
     def update_tls(self, tls: Tls) -> None:
         """Prove who this is by other keys from now on, and end what these would not let in.
@@ -777,7 +783,8 @@ class PeerPort:
                 self._close(connection, Reason.BAD_FRAME, f"became somebody else: {message}")
                 return None
             connection.hello = hello
-            if not self._check_fit(connection):
+            # A newcomer that was replaced before we heard of its start is evicted as others are.
+            if not self._check_fit(connection) or not self._check_standing(connection):
                 return None
 
     def _rewatch(self, connection: Connection) -> None:

@@ -134,7 +134,6 @@ def the_state_is_read_from_the_cache(patches: Patches) -> None:
 @bug(
     "a client goes on behind a failed sync only when all of its log is on its disk",
     {"handed_over_twice", "kept", "cursor_regression", "unexpected"},
-    seeds_max=SEEDS_RARE_MAX,
 )
 def the_log_is_not_written_again(patches: Patches) -> None:
     """Store behind a hole in the log of the client's state."""

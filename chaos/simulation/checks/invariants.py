@@ -420,7 +420,10 @@ class Invariants:
             self.fail("majority", text)
 
     def _no_evicted_is_connected(self, member: str) -> None:
-        """Check that who knows that a process was replaced has no connection with it."""
+        """Check that who knows that a process was replaced has no connection with it.
+
+        As with a member: of a newcomer it need not have heard yet that it has started.
+        """
         for node in filter(_is_started, self._world.machines_of(member)):
             for other in filter(_is_started, self._world.nodes.values()):
                 assert node.as_member is not None, node.name
@@ -429,7 +432,9 @@ class Invariants:
                 replaced = store.members[member] != own.incarnation
                 if other.name == member or not replaced or own.admitted_index > store.applied_index:
                     continue
-                if self._world.net.connected(node.name, other.name):
+                hello = self._world.net.hello_of(other.name, member)
+                is_fresh = hello is not None and hello.fresh
+                if self._world.net.connected(node.name, other.name) and not is_fresh:
                     self.fail(
                         "evicted", f"{other.name} is connected with {node.name}, as if a member"
                     )

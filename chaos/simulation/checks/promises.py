@@ -65,9 +65,10 @@ class Promises:
         self._copied: set[str] = set()
         self._gone: dict[tuple[str, str], int] = {}  # by client and topic: told that it is purged
         self._with_failing_disk: set[str] = set()
-        self._made: dict[tuple[str, Counted], bytes] = {}  # by whose state directory it is in
+        # By whose state directory it is in; several, if the disk left open which of them is there.
+        self._made: dict[tuple[str, Counted], tuple[bytes, ...]] = {}
         self._denied: set[tuple[str, bytes]] = set()  # (topic, publication), refused for certain
-        self._acknowledged: dict[Counted, bytes] = {}
+        self._acknowledged: dict[Counted, tuple[bytes, ...]] = {}
         self._delivered: dict[Counted, bytes] = {}
         self._given: dict[Counted, int] = {}  # ids, 0 for none, as the last answer has them
         self._last_ids: dict[str, int] = {}  # topic -> highest acknowledged
@@ -164,7 +165,8 @@ class Promises:
             for counter in range(operation.counter, operation.counter + operation.count):
                 key = (process.place, (*own, counter))
                 if key in self._made:
-                    self._kept[key] = self._made[key]
+                    self._kept[key] = self._made[key][-1]
+                    self._made[key] = self._made[key][-1:]
 
     def _stored(self, process: Process, operation: Operation, outcome: Outcome, floor: int) -> None:
         assert operation.counter is not None, operation
@@ -215,10 +217,10 @@ class Promises:
             self._fail("definite", f"{counted} is delivered, and was refused for certain")
         if self._delivered.setdefault(counted, data) != data:
             self._fail("content", f"{counted} was delivered with two contents")
-        self._compare(counted, self._acknowledged.get(counted, data))
+        self._compare(counted, self._acknowledged.get(counted, (data,)))
 
-    def _compare(self, counted: Counted, acknowledged: bytes) -> None:
-        if self._delivered.get(counted, acknowledged) != acknowledged:
+    def _compare(self, counted: Counted, acknowledged: tuple[bytes, ...]) -> None:
+        if self._delivered.get(counted, acknowledged[-1]) not in acknowledged:
             self._fail("content", f"{counted} is not what was acknowledged to its publisher")
 
     def _subscribed(
@@ -273,13 +275,20 @@ class Promises:
             self._fail("unexpected", f"{client} got {error.code}: {error.message}")
 
     def made(self, process: Process, topic: str, counter: int, publications: Sequence[str]) -> None:
-        """Note what stands behind a counter: what was made last, until it is acknowledged."""
+        """Note what stands behind a counter: what was made last, until it is acknowledged.
+
+        A disk that fails when a publication is to become durable leaves open whether it stands in
+        the outbox; its caller is told so. The next one takes its counter, but a process that ends
+        before that one is written leaves the first.
+        """
         client_id = process.session.state.client_id
         for number, text in enumerate(publications, counter):
             key = (process.place, (client_id, topic, number))
             if self._kept.get(key, text.encode()) != text.encode() and not self._is_copied(process):
                 self._fail("kept", f"{key[1]} is given again, and what it was given to is kept")
-            self._made[key] = text.encode()
+            is_open = process.name.partition("/")[0] in self._with_failing_disk
+            before = self._made.get(key, ()) if is_open else ()
+            self._made[key] = (*before, text.encode())
             self._denied.discard((topic, text.encode()))  # the same once more is another one
 
     def told(self, process: Process, topic: str, counter: int, id_: int) -> None:
@@ -311,8 +320,10 @@ class Promises:
                 what = f"{topic} {counter} of {client_id}"
                 self._fail("forgotten", f"{what} had no answer, and {process.name} is not told")
         made: set[tuple[str, bytes | str]]
-        made = {(topic, text) for (_, (_, topic, _)), text in self._made.items()}
-        made |= {(topic, text) for (_, topic, _), text in self._acknowledged.items()}
+        made = {(topic, text) for (_, (_, topic, _)), texts in self._made.items() for text in texts}
+        made |= {
+            (topic, text) for (_, topic, _), texts in self._acknowledged.items() for text in texts
+        }
         for topic, told in returned - made:
             what = f"{told[:40]!r} to {topic}"
             self._fail("forgotten", f"{process.name} is told of {what}, which is not its own")

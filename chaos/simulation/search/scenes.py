@@ -63,6 +63,9 @@ COMPACTED_POLICIES: Final = (
 LOST_SYNCS_SHARE: Final = 0.25  # of all seeds have clients that end at a sync that fails
 LOST_SYNCS_PERIOD_S: Final = 5.0
 
+HOLES_SHARE: Final = 0.15  # of all seeds have clients that go on behind a sync that fails
+HOLES_PERIOD_S: Final = 3.0
+
 SHORT_STEPS_SHARE: Final = 0.5  # of the seeds that read disks back do so in steps of few rows
 
 
@@ -96,6 +99,25 @@ def lost_syncs(rng: Random, clients: Sequence[str], duration_s: float) -> Iterat
         yield Action(gone_s, "client_power_loss", {**client, "keep": "lost"})
         yield Action(gone_s + 0.2, "client_restart", client)
         at_s += LOST_SYNCS_PERIOD_S
+
+
+def holes(rng: Random, clients: Sequence[str], duration_s: float) -> Iterator[Action]:
+    """Let a sync of a client's state fail, and the same process go on, until the power goes.
+
+    What the failed sync was to write is in the cache alone. What is written behind it is lost with
+    it, unless the process writes all of its log again.
+    """
+    if rng.random() >= HOLES_SHARE:
+        return
+    at_s = rng.uniform(1.0, HOLES_PERIOD_S)
+    while at_s < duration_s - HOLES_PERIOD_S:
+        client = {"client": rng.choice(clients)}
+        fails = {"count": rng.randint(1, 2), "kind": "store_sync"}
+        gone_s = at_s + rng.uniform(0.5, 2.5)
+        yield Action(at_s, "client_fsync_error", {**client, **fails})
+        yield Action(gone_s, "client_power_loss", {**client, "keep": "lost"})
+        yield Action(gone_s + 0.2, "client_restart", client)
+        at_s += HOLES_PERIOD_S
 
 
 def workshop(

@@ -131,6 +131,8 @@ SCRUB_SHARE: Final = 0.3
 DAMAGES_LATENT: Final = ("cut", "flip", "flip", "unreadable", "flip_store", *["flip_row"] * 5)
 LATENT_PERIOD_S: Final = (0.5, 5.0)
 ALONE_SHARE: Final = 0.5
+NEWER_FIRST_SHARE: Final = 0.3  # of the ways back lead to this build, the others to an older one
+WAYS_BACK: Final = 3  # members that come back, one after the other
 LOSSES: Final = frozenset(
     {"wipe", "damage", "double", "kill", "kill_all", "kill_source", "power_loss", "power_loss_all"}
     | {"stop", "install", "fsync_error", "disk_full"}
@@ -406,22 +408,27 @@ def _way_back_meanwhile(draw: Draw) -> Schedule:
 
     So the entry stands in the leader's log alone when somebody connects who can't read it. All the
     others are cut off for longer: they would have the entry committed, or elect another leader. A
-    cluster whose level was raised before has to get a newer program first.
+    cluster whose level was raised before has to get a newer program first. Each time another member
+    comes back: the leader itself may be drawn, and nothing is raised while there is none.
     """
-    back, build, at_s = draw.member(), "this", 0.0
-    if draw.rng.random() < 0.5:
+    build, at_s = "this", 0.0
+    if draw.rng.random() < NEWER_FIRST_SHARE:
         build = "next"
         for node in draw.rng.sample(draw.members, len(draw.members)):
             yield at_s, "install", {"node": node, "build": build}
             at_s += 0.4  # one after the other, so that a majority is always there
         at_s += 1.5
-    others = [name for name in draw.members if name != back]
-    seconds = draw.between(0.5, 4.0), draw.between(0.02, 0.3)
-    yield at_s, "cut", {"node": "leader", "others": others, "seconds": seconds[0]}
-    yield at_s, "cut", {"node": "leader", "others": [back], "seconds": seconds[1]}
-    yield at_s + 0.01, "raise_level", {"node": "leader", "build": build}
-    old = "0.1" if build == "this" else draw.rng.choice(("0.1", "this"))
-    yield at_s + 0.015, "install", {"node": back, "build": old}
+    for back in draw.rng.sample(draw.members, min(len(draw.members), WAYS_BACK)):
+        others = [name for name in draw.members if name != back]
+        seconds = draw.between(0.5, 2.0), draw.between(0.02, 0.3)
+        yield at_s, "cut", {"node": "leader", "others": others, "seconds": seconds[0]}
+        yield at_s, "cut", {"node": "leader", "others": [back], "seconds": seconds[1]}
+        yield at_s + 0.01, "raise_level", {"node": "leader", "build": build}
+        old = "0.1" if build == "this" else draw.rng.choice(("0.1", "this"))
+        yield at_s + 0.015, "install", {"node": back, "build": old}
+        at_s += seconds[0]
+        yield at_s, "install", {"node": back, "build": build}
+        at_s += 2.0
 
 
 def _lonely_leaders(draw: Draw) -> Schedule:
@@ -689,7 +696,8 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     deaths = _let_work(draw("groups"), load["roles"], schedule, knobs, empty.duration_s)
     own = _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
     lost = scenes.lost_syncs(draw("lost syncs").rng, clients, empty.duration_s)
-    rest = [*deaths, *own, *lost]
+    holes = scenes.holes(draw("holes").rng, clients, empty.duration_s)
+    rest = [*deaths, *own, *lost, *holes]
     schedule = tuple(sorted((*schedule, *rest), key=lambda action: action.at_s))
     schedule = _staged(draw, load["roles"], schedule, knobs, empty.duration_s)
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):

@@ -94,6 +94,21 @@ def test_evicted_incarnation_is_told_so_when_it_comes_and_when_it_is_there(
     world.greet(b, a_says(incarnation="newer still", admitted_index=8))
 
 
+def test_newcomer_that_was_replaced_before_it_told_of_its_start_is_evicted_when_it_does(
+    world: PeerWorld,
+) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    newcomer = world.greet(b, a_says(fresh=True))
+    members = {"a": "new", "b": "inc-b"}
+    b.port.update_roll(Roll(members, members, 7))
+    assert b.port.hello_of("a") is not None, "who has not started yet has no place to lose"
+    newcomer.sendall(encode(a_says(admitted_index=3)))
+    last = said_to(newcomer, world)[-1]
+    assert isinstance(last, PeerRefused)
+    assert last.kind == Refusal.EVICTED
+    assert b.port.hello_of("a") is None
+
+
 def test_refused_node_knows_why_and_asks_once_a_second(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     world.greet(b, a_says())
