@@ -169,7 +169,7 @@ def nobody_is_told_that_it_was_evicted(patches: Patches) -> None:
     seeds_max=SEEDS_RARE_MAX,
 )
 def newcomers_keep_a_place_that_is_anothers(patches: Patches) -> None:
-    """Look whether a peer was replaced when members change, and not when it says that it started."""
+    """Look whether a peer was replaced when members change, not when it says that it started."""
 
     def update_roll(port: PeerPort, roll: Roll) -> None:
         port._roll = roll
