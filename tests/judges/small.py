@@ -1,31 +1,108 @@
 """Small histories written against the specification: some deceive, some are legal and look strange.
 
-What lives here: the register, and how a row is told in a word or two. What must not: a judge. Both
-judges must find exactly what it says (tests/twins/test_small.py, tests/spark/test_checks.py).
-None of these is a kind of sabotage: they are combinations, edges, what those kinds do not think of.
+What lives here: the register, how a scenario is read, and how a row is told in a word or two. What
+must not: a judge. Both judges must find exactly what a scenario says (tests/twins/test_small.py,
+tests/spark/test_checks.py). None of these is a kind of sabotage: they are combinations, edges, what
+those kinds do not think of.
+
+A scenario stands in a file *.txt beside this one: a line with its claim; its steps, indented, with
+`;` between two of a line; and behind `->` what has to be found, if anything has. A step is a
+function of steps.py, or a method of RunRecorder, and its arguments: `p3` is publication 3 of `p`
+under id 3, `5:p3` the same under id 5; `$name` is what the step `name = …` returned; all else is a
+word, or a literal of Python's without spaces (`none`, `true`, `false` in small letters).
 """
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from tests.spark.histories import Row, RunRecorder
+from tests.judges.steps import STEPS
+from tests.spark.histories import RunRecorder
 
 Build = Callable[[RunRecorder], set[str]]
-SMALL: Final[dict[str, Build]] = {}
-KINDS_OF: Final = frozenset(  # checks whose rows are of several kinds, by the first word
-    {"lost", "stale_read", "cursor_regression", "subscription", "purge", "replica_divergence"}
-    | {
-        "delayed",
-        "properties",
-        "group_order",
-        "group_lease",
-        "group_lost",
-        "group_content",
-        "dead_letter",
-    }
-)
+SCENARIOS: Final = Path(__file__).parent
+GROUPS: Final = {"group_order", "group_lease", "group_lost", "group_content", "dead_letter"}
+KINDS_OF: Final = GROUPS | {  # checks whose rows are of several kinds, by the first word
+    "lost",
+    "stale_read",
+    "cursor_regression",
+    "subscription",
+    "purge",
+    "replica_divergence",
+    "delayed",
+    "properties",
+}
+GIVEN: Final = re.compile(r"(?:(\d+):)?([a-z])(\d+)")
+NAME: Final = re.compile(r"[a-z_]+=")
+WORDS: Final = {"none": None, "true": True, "false": False}
+
+
+class SmallHistory:
+    """A history in words."""
+
+    def __init__(self, steps: list[str], found: set[str]) -> None:
+        self.steps, self.found = steps, found
+
+    def __call__(self, run: RunRecorder) -> set[str]:
+        """Record it; return what has to be found."""
+        results: dict[str, Any] = {}
+        for step in self.steps:
+            name, is_kept, call = step.rpartition(" = ")
+            word, *arguments = call.split()
+            plain = [value_of(one, results) for one in arguments if not NAME.match(one)]
+            named = [one.split("=", 1) for one in arguments if NAME.match(one)]
+            act = STEPS.get(word) or getattr(RunRecorder, word)
+            result = act(run, *plain, **{key: value_of(one, results) for key, one in named})
+            if is_kept:
+                results[name] = result
+        return self.found
+
+
+def value_of(text: str, results: Mapping[str, Any]) -> Any:
+    """Return the argument that a text stands for."""
+    if text.startswith("$"):
+        return results[text[1:]]
+    if text in WORDS:
+        return WORDS[text]
+    if given := GIVEN.fullmatch(text):
+        id_, producer, counter = given.groups()
+        return int(id_ or counter), producer, int(counter)
+    return ast.literal_eval(text) if text[0] in '-0123456789"[({' else text
+
+
+def scenarios(path: Path) -> dict[str, SmallHistory]:
+    """Return the scenarios of a file by their claims."""
+    read: dict[str, SmallHistory] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        if not line.startswith(" "):
+            name = text.replace(" ", "_")
+            assert name not in read, f"{path}: {text}"
+            read[name] = SmallHistory([], set())
+        elif text.startswith("-> "):
+            read[name].found |= set(text.removeprefix("-> ").split(", "))
+        else:
+            read[name].steps += text.split("; ")
+    assert all(scenario.steps for scenario in read.values()), path
+    return read
+
+
+def _all() -> dict[str, Build]:
+    found: dict[str, Build] = {}
+    for path in sorted(SCENARIOS.glob("*.txt")):
+        claims = scenarios(path)
+        assert not found.keys() & claims, path
+        found |= claims
+    return found
+
+
+SMALL: Final[dict[str, Build]] = _all()
 
 
 def small(build: Build) -> Build:
@@ -45,65 +122,3 @@ def told(found: Mapping[str, Iterable[Any]]) -> set[str]:
             parts = [check, kind if check in KINDS_OF else "", number]
             words.add(" ".join(str(one) for one in parts if one not in ("", None)))
     return words
-
-
-def stored(
-    run: RunRecorder, producer: str, counter: int, id_: int, count: int = 1, **fields: Any
-) -> Row:
-    """Record an acknowledged PUT; `id_` 0: nobody subscribes, or it is not known any more."""
-    last_id = id_ + count - 1 if id_ else 0
-    return run.put(producer, "t", counter, "ok", count, first_id=id_, last_id=last_id, **fields)
-
-
-def unclear(run: RunRecorder, producer: str, counter: int, count: int = 1, **fields: Any) -> Row:
-    """Record a PUT of which nobody knows what became."""
-    return run.put(producer, "t", counter, "info", count, error="timeout", **fields)
-
-
-Given = tuple[int, str, int]  # id, producer, counter
-
-
-def got(run: RunRecorder, client: str, asked: int | None, *given: Given, **fields: Any) -> Row:
-    """Record a GET and what it brought."""
-    return run.get(client, "t", asked, [[*one, 1] for one in given], **fields)
-
-
-def gone(
-    run: RunRecorder,
-    client: str,
-    asked: int | None,
-    first_id: int,
-    last_id: int,
-    error: str = "purged",
-) -> Row:
-    """Record a GET that was told what is purged, or is gone in another way."""
-    invoke = run.invoke(client, "get", "t", last_id=asked)
-    ids = {"first_id": first_id, "last_id": last_id}
-    return run.complete(invoke, "fail", error=error, **ids)
-
-
-def three(run: RunRecorder) -> None:
-    """Record `s`, which subscribes, and publications 1 to 3 of `p`."""
-    run.sub("s", "t", 0)
-    for number in (1, 2, 3):
-        stored(run, "p", number, number)
-
-
-def brief(run: RunRecorder, ms: int = 10) -> None:
-    """Record the same, but 1 and 2 expire."""
-    run.sub("s", "t", 0)
-    stored(run, "p", 1, 1, 2, expires=[[1, 2, ms]])
-    stored(run, "p", 3, 3)
-
-
-KEY_DIGESTS: Final = {key: f"0{number}" * 8 for number, key in enumerate("abc", 1)}
-
-
-def keyed(run: RunRecorder, counter: int, keys: str, producer: str = "p", **fields: Any) -> Row:
-    """Record a PUT of publications with these keys, of a letter each, a dot for none; ids are as
-    their counters.
-    """
-    ids = {counter + n: KEY_DIGESTS[key] for n, key in enumerate(keys) if key != "."}
-    said = {"marked": [*ids], "properties": "".join(ids.values())} if ids else {}
-    said |= {"keyed": [*ids], "keys": "".join(ids.values())} if ids else {}
-    return stored(run, producer, counter, counter, len(keys), **said, **fields)

@@ -1,22 +1,89 @@
-"""Steps of small histories: who begins where, follows patterns, is told of gaps, works.
+"""Steps of small histories: puts, reads, beginnings, patterns, gaps, work, delays, disks.
 
-What lives here: the rows of one step. What must not: what they prove (tried.py, allowed.py).
+What lives here: the rows of one step; a step of one event is a method of RunRecorder. What must
+not: what they prove (the scenarios beside it, *.txt).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
-from tests.judges.small import Given
-from tests.spark.cases_groups import begin, end
+from tests.spark.cases_groups import begin, end, made, settled, took
 from tests.spark.histories import Row, RunRecorder
 
+Given = tuple[int, str, int]  # id, producer, counter
 ANY_OF_IT: Final = 2**53 - 1  # of a purge: what a policy that drops its oldest may have dropped
+KEY_DIGESTS: Final = {key: f"0{number}" * 8 for number, key in enumerate("abc", 1)}
+LANE: Final = "t\x1fdelayed"
+MS: Final = 100  # a step of a RunRecorder takes one
 
 
-def own(*ids: int) -> tuple[Given, ...]:
-    """Return publications of `p` whose counters are their ids."""
-    return tuple((id_, "p", id_) for id_ in ids)
+def on_host(run: RunRecorder, process: str, host: str) -> None:
+    """Let a process run on another host."""
+    run.hosts[process] = host
+
+
+# --- putting and reading --------------------------------------------------------------------------
+
+
+def stored(
+    run: RunRecorder, producer: str, counter: int, id_: int, count: int = 1, **fields: Any
+) -> Row:
+    """Record an acknowledged PUT; `id_` 0: nobody subscribes, or it is not known any more."""
+    last_id = id_ + count - 1 if id_ else 0
+    return run.put(producer, "t", counter, "ok", count, first_id=id_, last_id=last_id, **fields)
+
+
+def unclear(run: RunRecorder, producer: str, counter: int, count: int = 1, **fields: Any) -> Row:
+    """Record a PUT of which nobody knows what became."""
+    return run.put(producer, "t", counter, "info", count, error="timeout", **fields)
+
+
+def got(run: RunRecorder, client: str, asked: int | None, *given: Given, **fields: Any) -> Row:
+    """Record a GET and what it brought."""
+    return run.get(client, "t", asked, [[*one, 1] for one in given], **fields)
+
+
+def gone(
+    run: RunRecorder,
+    client: str,
+    asked: int | None,
+    first_id: int,
+    last_id: int,
+    error: str = "purged",
+) -> Row:
+    """Record a GET that was told what is purged, or is gone in another way."""
+    invoke = run.invoke(client, "get", "t", last_id=asked)
+    ids = {"first_id": first_id, "last_id": last_id}
+    return run.complete(invoke, "fail", error=error, **ids)
+
+
+def three(run: RunRecorder) -> None:
+    """Record `s`, which subscribes, and publications 1 to 3 of `p`."""
+    run.sub("s", "t", 0)
+    for number in (1, 2, 3):
+        stored(run, "p", number, number)
+
+
+def brief(run: RunRecorder, ms: int = 10) -> None:
+    """Record the same, but 1 and 2 expire."""
+    run.sub("s", "t", 0)
+    stored(run, "p", 1, 1, 2, expires=[[1, 2, ms]])
+    stored(run, "p", 3, 3)
+
+
+def keyed(run: RunRecorder, counter: int, keys: str, producer: str = "p", **fields: Any) -> Row:
+    """Record a PUT of publications with these keys, of a letter each, a dot for none; ids are as
+    their counters.
+    """
+    ids = {counter + n: KEY_DIGESTS[key] for n, key in enumerate(keys) if key != "."}
+    said = {"marked": [*ids], "properties": "".join(ids.values())} if ids else {}
+    said |= {"keyed": [*ids], "keys": "".join(ids.values())} if ids else {}
+    return stored(run, producer, counter, counter, len(keys), **said, **fields)
+
+
+# --- beginnings, patterns, gaps, groups -----------------------------------------------------------
 
 
 def publishes(run: RunRecorder, last: int, first: int = 1, t: str = "t") -> None:
@@ -94,3 +161,121 @@ def made_of_compacted(run: RunRecorder) -> None:
     """Record that `a` made the group `g` from the earliest on, in a topic that is compacted."""
     invoke = run.invoke("a", "group", "t", group="g", epoch=1, start="earliest")
     run.complete(invoke, "ok", last_id=0, resumed=False, compacted=True)
+
+
+def letter_to(run: RunRecorder, client: str, asked: int, *letters: list[Any]) -> None:
+    """Record that dead letters came, from the id behind `asked` on; none: there was nothing."""
+    invoke = run.invoke(client, "get", "dl", last_id=asked)
+    run.complete(invoke, "ok", count=len(letters), items=[], letters=list(letters))
+
+
+def leased(run: RunRecorder, client: str, number: int, token: int, keys: str, *ids: int) -> None:
+    """Record a TAKE that leases ids, each with the key of its place in `keys`."""
+    runs = [[id_, id_, 1] for id_ in ids]
+    take = begin(run, client, number)
+    end(run, take, token, runs, keyed=list(ids), keys=keys)
+
+
+# --- delays ---------------------------------------------------------------------------------------
+
+
+def later(
+    run: RunRecorder, counter: int, place: int, ms: int | None = MS, count: int = 1, **told: Any
+) -> Row:
+    """Record that `p` puts with a delay; `ms` None: as of a recorder that does not say it."""
+    said = {} if ms is None else {"delays": [[counter, counter + count - 1, ms]]}
+    invoke = run.invoke("p", "put", LANE, counter=counter, count=count, **said)
+    last = place + count - 1 if place else 0
+    run.complete(invoke, "ok", **{"first_id": place, "last_id": last, "duplicate": False, **told})
+    return invoke
+
+
+def perhaps(run: RunRecorder, counter: int, outcome: str = "info", ms: int = MS) -> None:
+    """Record that `p` puts with a delay, and nobody knows whether, or that it did not."""
+    said = {"delays": [[counter, counter, ms]]}
+    invoke = run.invoke("p", "put", LANE, counter=counter, count=1, **said)
+    run.complete(invoke, outcome, error="timeout" if outcome == "info" else "backlog_full")
+
+
+def came(run: RunRecorder, client: str, asked: int, *given: tuple[int, int], **more: Any) -> Row:
+    """Record a GET that brought, under ids that follow each other, these of `p`'s lane."""
+    runs = [[id_, "p", counter, 1] for id_, counter in given]
+    ids = {"first_id": given[0][0], "last_id": given[-1][0], "count": len(given)}
+    return run.get(client, "t", asked, [], delayed=runs, **{**ids, **more})
+
+
+def subscribed(run: RunRecorder, *clients: str) -> None:
+    for client in clients:
+        run.sub(client, "t", 0, resumed=False, cursor=0)
+
+
+def due(run: RunRecorder) -> None:
+    run.wait(2 * MS)
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def holds(
+    run: RunRecorder, nodes: str, producer: str, counter: int, id_: int | None, count: int = 1
+) -> None:
+    """Record what nodes hold of `t`, and its counters."""
+    whose = {"topic": "t", "producer": producer}
+    run.found_on(nodes, "held", **whose, first_counter=counter, count=1, first_id=id_)
+    run.found_on(nodes, "counter", **whose, counter=counter)
+
+
+def disk_of(run: RunRecorder, nodes: str, floor_id: int = 0, taken: int = 1) -> None:
+    """Record what the disks of these nodes say of `t` and of `p`."""
+    run.found_on(nodes, "topic", topic="t", last_id=1, floor_id=floor_id)
+    run.found_on(nodes, "counter", topic="t", producer="p", counter=taken)
+
+
+def held_at(run: RunRecorder, nodes: str, id_: int) -> Row:
+    """Record that nodes hold the first publication of `p` under an id."""
+    run.held(nodes, "p", "t", 1)
+    for row in run.truth:
+        if row["kind"] == "held":
+            row["first_id"] = id_
+    return run.truth[-1]
+
+
+STEPS: Final[dict[str, Callable[..., Any]]] = {
+    step.__name__: step
+    for step in (
+        made,
+        begin,
+        end,
+        took,
+        settled,
+        on_host,
+        stored,
+        unclear,
+        got,
+        gone,
+        three,
+        brief,
+        keyed,
+        publishes,
+        begins,
+        seeks,
+        drops_oldest,
+        told_gap,
+        got_of_any,
+        nothing_of_any,
+        follows,
+        hears_of,
+        was_given,
+        made_of_compacted,
+        letter_to,
+        leased,
+        later,
+        perhaps,
+        came,
+        subscribed,
+        due,
+        holds,
+        disk_of,
+        held_at,
+    )
+}

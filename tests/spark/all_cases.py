@@ -1,6 +1,6 @@
 """All small histories of both judges: a case is registered when its file is imported."""
 
-from tests.judges import allowed, deceiving, later, strange, tried, tried_more
+from tests.judges import altered
 from tests.judges.small import SMALL
 from tests.spark import (
     cases_clocks,
@@ -20,9 +20,4 @@ assert cases_groups
 assert cases_handing
 assert cases_owed
 assert cases_stored
-assert deceiving
-assert strange
-assert allowed
-assert later
-assert tried
-assert tried_more
+assert altered

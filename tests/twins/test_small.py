@@ -9,11 +9,10 @@ import pytest
 from analytics.command.differences import differences
 from analytics.common.verdict import Verdict
 from analytics.twins import find_all, judge
-from tests.judges import tried
 from tests.judges.agreement import judgement
 from tests.judges.history import MadeHistory
 from tests.judges.merging import MergedPart, batches, merged, part_of
-from tests.judges.small import told
+from tests.judges.small import SCENARIOS, scenarios, told
 from tests.spark.all_cases import CASES, SMALL
 from tests.spark.histories import RunRecorder
 
@@ -35,14 +34,13 @@ def test_cases_of_the_other_judge_are_judged_alike(name: str) -> None:
 
 
 def test_one_record_of_all_that_was_tried_is_invalid_and_each_part_is_found(tmp_path: Path) -> None:
-    deceiving = [build for build in SMALL.values() if build.__module__ == tried.__name__]
     parts = []
-    for number, build in enumerate(deceiving, 1):
+    for number, (name, build) in enumerate(scenarios(SCENARIOS / "tried.txt").items(), 1):
         run = RunRecorder()
         build(run)
         if not run.truth:
             made = MadeHistory("run", {"seed": 1}, run.rows)
-            parts.append(MergedPart.of(number, build.__name__, made))
+            parts.append(MergedPart.of(number, name, made))
     for batch in batches(parts, len(parts)):
         merged(batch).write(tmp_path / "run")
         said = judge(tmp_path / "run")
