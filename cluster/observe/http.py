@@ -149,13 +149,20 @@ class Http:
             self.failed(error)  # a defect here must not end the node
 
     def _make_room(self) -> bool:
-        """End the connection that has been idle for longest; False if all are at work."""
-        for each in self._connections:
-            if not each.is_answering and each.task is not None:
-                del self._connections[each]  # now: who comes before its task ends finds another
-                each.task.cancel()
-                return True
-        return False
+        """End the connection that has been idle for longest; False if all are open pages.
+
+        If none is idle, the one that was answered longest ago: nobody keeps the others out by
+        asking without reading, or without a pause.
+        """
+        begun = [each for each in self._connections if each.task and not each.is_listener]
+        gives_way = next((each for each in begun if not each.is_answering), None)
+        gives_way = gives_way or next(iter(begun), None)
+        if gives_way is None:
+            return False
+        assert gives_way.task is not None
+        del self._connections[gives_way]  # now: who comes before its task ends finds another
+        gives_way.task.cancel()
+        return True
 
     async def _talk(
         self, mine: _Connection, writer: asyncio.StreamWriter, reader: asyncio.StreamReader

@@ -185,6 +185,42 @@ def test_over_the_limit_the_connection_that_has_been_idle_longest_gives_way(
     served(talk)
 
 
+def test_who_does_not_read_does_not_keep_a_newcomer_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(
+        "tests.unit.cluster.observe.test_http.answer",
+        lambda request: text(200, "x" * (50_000_000 if request.path == "/much" else 1)),
+    )
+
+    async def talk(connect: Connect) -> None:
+        blocked = [await connect() for _ in range(3)]
+        for peer in blocked:
+            peer.writer.write(GET % b"much")
+        for peer in blocked:
+            await peer.reader.readuntil(b"\r\n\r\n")  # its answer is on its way
+        assert (await (await connect()).ask(GET % b"healthz")).startswith(b"HTTP/1.1 200")
+
+    served(talk)
+
+
+def test_who_asks_without_a_pause_does_not_keep_a_newcomer_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+    endless = GET % b"a" * 5_000
+
+    async def talk(connect: Connect) -> None:
+        busy = [await connect() for _ in range(3)]
+        for peer in busy:
+            peer.writer.write(endless)
+        reading = [asyncio.create_task(peer.ended()) for peer in busy]
+        assert (await (await connect()).ask(GET % b"healthz")).startswith(b"HTTP/1.1 200")
+        for each in reading:
+            each.cancel()
+
+    served(talk)
+
+
 @pytest.mark.parametrize("tls", [None, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)])
 def test_connections_that_come_at_once_are_bounded_before_they_have_said_a_byte(
     tls: ssl.SSLContext | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
