@@ -308,6 +308,7 @@ class Node:
                 self._clients.room_bytes,
                 self._clients.payer_of,
                 None if self._keys is None else self._clients.principal_of,
+                self._clients.payer_shares,
             ),
         )
 
@@ -400,7 +401,9 @@ class Node:
         self._poller.close()
 
     def _wait_s(self) -> float:
-        return max(0.0, min(TICK_S, self._peers.next_deadline() - time.monotonic()))
+        rests_end = min(self._clients.next_deadline(), self._replica.intake.next_deadline())
+        next_deadline = min(self._peers.next_deadline(), rests_end)
+        return max(0.0, min(TICK_S, next_deadline - time.monotonic()))
 
     def _turn(self, wait_s: float) -> bool:
         """Run one turn; True if the next is due at once."""
@@ -426,6 +429,7 @@ class Node:
         if self._health is not None:
             self._health.touch(now)
         ended = time.monotonic()
+        clients.turned(ended - now, ended)
         self._meters.turned(now, answered, ended)
         if self._observer is not None:
             self._observer.tick(now)

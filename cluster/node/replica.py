@@ -73,7 +73,7 @@ class Replica:
         make_member: MakeMember = Member,
     ) -> None:
         self.clock, self.settings = clock, settings
-        self.intake = Intake()
+        self.intake = Intake(routes.payers)
         self.frontend = Frontend(
             settings.name,
             settings.relays_max,
@@ -192,11 +192,13 @@ class Replica:
             if member is not None:
                 member.tell_health(room.is_low)
         self._peers.flush(None)
+        ended = self.clock()
+        self.intake.end_turn(ended - self._now, ended)
 
     @property
     def busy(self) -> bool:
         """True when a turn is due at once, whether or not anything comes in."""
-        if self._more_messages or self.intake or self.frontend.has_answers:
+        if self._more_messages or self.intake.is_due or self.frontend.has_answers:
             return True
         return self.member is not None and self.member.busy
 

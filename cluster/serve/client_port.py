@@ -22,7 +22,7 @@ from typing import Any, Final
 from cluster.keys.curve import Handshake, Keyring
 from cluster.members.links import Address
 from cluster.members.peers import Watch
-from cluster.serve.shares import CONNECTION_SHARE, PAYER_SHARE, Shares
+from cluster.serve.shares import CONNECTION_SHARE, PAYER_SHARE, Rests, Shares, weight
 from cluster.serve.zmtp import ClientReady, Ping, Receiver, Say, ZmtpError, encode, greeting
 from cluster.serve.zmtp import ping as encode_ping
 from cluster.serve.zmtp import pong as encode_pong
@@ -130,8 +130,9 @@ class ClientPort:
     `watch(fd, read, write)` is called whenever the wish for a descriptor changes, (False, False) =
     forget it. `clock` is monotonic seconds. `report(event, **fields)` tells the operator. With a
     `keyring` clients have to prove by CURVE who they are; without one anybody may come.
-    Each turn: `on_ready` for ready descriptors, `tick`, `receive`, `send`. The constructor raises
-    OSError if it can't listen.
+    `payer_shares` knows who has sent requests; who did by another way is noted from outside.
+    Each turn: `on_ready` for ready descriptors, `tick`, `receive`, `send`, `turned`. The
+    constructor raises OSError if it can't listen.
     """
 
     def __init__(
@@ -151,10 +152,12 @@ class ClientPort:
         self._identities: dict[bytes, ClientConnection] = {}
         self._strangers: dict[ClientConnection, None] = {}  # not READY yet, the oldest first
         self._readable: dict[ClientConnection, None] = {}
+        self._held: dict[ClientConnection, None] = {}  # to be read when their payers' rests end
+        self._rests = Rests[str]()
         self._shares = max(1, limits.unfinished_bytes_max // MESSAGE_BYTES_MAX)
         self._wanting: dict[ClientConnection, None] = {}  # a share, in order
         self._connection_shares = Shares(CONNECTION_SHARE)
-        self._payer_shares = Shares(PAYER_SHARE)
+        self.payer_shares = Shares(PAYER_SHARE)
         self._payers: Counter[str] = Counter()  # their connections
         self._number = 0
         self.unread_bytes = 0
@@ -198,20 +201,23 @@ class ClientPort:
         if writable:
             self._write(client)
         if readable and client.state is not PortState.CLOSED:
-            self._readable[client] = None
+            self._note_readable(client)
 
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes]]]:
         """Return up to `limit` requests as (route, frames behind the delimiter), in turns.
 
         Payers take turns, so do the connections of each, and none has more than its share
-        (`shares.py`). Reads about `READ_BYTES_PER_TURN_MAX` at most.
+        (`shares.py`). A large request counts as several while there are others. Reads about
+        `READ_BYTES_PER_TURN_MAX` at most.
         """
         taken: list[tuple[bytes, list[bytes]]] = []
         if not self._readable:
             return taken
         left = [limit, READ_BYTES_PER_TURN_MAX]  # events, bytes
         rings = self._rings(limit)
-        rooms = dict.fromkeys(rings, self._payer_shares.share(self._clock(), limit))
+        now = self._clock()
+        is_contended = self.payer_shares.is_contended(now)
+        rooms = dict.fromkeys(rings, self.payer_shares.share(now, limit))
         while rings:
             for payer, ring in list(rings.items()):
                 client = ring.popleft()
@@ -220,12 +226,48 @@ class ClientPort:
                     before = len(taken)
                     if self._receive_from(client, taken, left, steps):
                         ring.append(client)
-                    rooms[payer] -= len(taken) - before
+                    own = taken[before:]
+                    rooms[payer] -= (
+                        sum(weight(frames) for _, frames in own) if is_contended else len(own)
+                    )
+                if is_contended and min(rooms[payer], client.share) <= 0:
+                    self._rests.spent(payer)
                 if left[0] <= 0 or left[1] <= 0:
                     return taken
                 if not ring or rooms[payer] <= 0:
                     del rings[payer]
         return taken
+
+    def turned(self, turn_s: float, now: float) -> None:
+        """Let those rest who had all of their share of a turn, which took `turn_s`."""
+        if self._rests.begin(turn_s, now):
+            for client in [each for each in self._readable if each.payer in self._rests]:
+                self._hold(client)
+
+    def next_deadline(self) -> float:
+        """Return when a rest ends; infinity: nobody rests."""
+        return self._rests.next_end
+
+    def _note_readable(self, client: ClientConnection) -> None:
+        if client.payer in self._rests:
+            self._hold(client)
+        else:
+            self._readable[client] = None
+
+    def _hold(self, client: ClientConnection) -> None:
+        """Leave a connection unread while its payer rests, in which time it is no slower."""
+        self._readable.pop(client, None)
+        self._held[client] = None
+        self._rewatch(client)
+
+    def _end_rests(self, now: float) -> None:
+        if not self._rests.end(now):
+            return
+        for client in [each for each in self._held if each.payer not in self._rests]:
+            del self._held[client]
+            self._readable[client] = None
+            if client.began_at:
+                client.began_at += self._rests.rest_s
 
     def _rings(self, limit: int) -> dict[str, deque[ClientConnection]]:
         """Return who is read in this turn, by payer."""
@@ -301,6 +343,7 @@ class ClientPort:
 
     def tick(self, now: float) -> None:
         """Do what is due: deadlines, heartbeats, reports. Cheap while nothing is."""
+        self._end_rests(now)
         if now < self._checked_at + CHECK_PERIOD_S:
             return
         self._checked_at = now
@@ -308,7 +351,7 @@ class ClientPort:
             self._accept_at = float("inf")
             self._watch(self._listener.fileno(), True, False)
         for client in list(self._clients.values()):
-            if client in self._readable:
+            if client in self._readable or client in self._held:
                 continue  # this node may be the one who was paused: first hear what was said
             if client.state in (PortState.GREETING, PortState.CLAIMING):
                 self._check_opening(client, now)
@@ -481,7 +524,7 @@ class ClientPort:
         else:
             del self._wanting[waiting]
             self._give_share(waiting)
-            self._readable[waiting] = None
+            self._note_readable(waiting)
 
     def _read(self, client: ClientConnection, size: int) -> bytes:
         """Return what came; b"" if nothing did or the connection was closed."""
@@ -509,7 +552,7 @@ class ClientPort:
             client.requests += 1
             now = self._clock()
             self._connection_shares.note(client.route, now)
-            self._payer_shares.note(client.payer, now)
+            self.payer_shares.note(client.payer, now)
             # Without the delimiter there is nothing to decode: answered as a bad request.
             taken.append((client.route, event[1:] if not event[0] else []))
         elif isinstance(event, ClientReady):
@@ -614,8 +657,9 @@ class ClientPort:
             client.state is PortState.READY
             and not client.watched[0]
             and client not in self._wanting
+            and client not in self._held
         ):
-            self._readable[client] = None
+            self._note_readable(client)
 
     def _bound_unread(self) -> None:
         """Close those with most replies that they don't take, while all together have too many."""
@@ -624,7 +668,9 @@ class ClientPort:
             self._close(most, "doesn't take its replies: limits.unread_bytes_max")
 
     def _rewatch(self, client: ClientConnection) -> None:
-        may_read = self._may_take(client) and client not in self._wanting
+        may_read = (
+            self._may_take(client) and client not in self._wanting and client not in self._held
+        )
         wishes = may_read, bool(client.outbox)
         if wishes != client.watched:
             client.watched = wishes
@@ -639,7 +685,7 @@ class ClientPort:
             self._close(client, f"no READY in {HANDSHAKE_S_MAX:.0f} s")
             return
         other = self._identities[client.identity]
-        if other in self._readable:
+        if other in self._readable or other in self._held:
             return
         if other.watched[0]:
             self._close(other, "did not answer when its identity came again")  # admits `client`
@@ -703,6 +749,7 @@ class ClientPort:
                 del self._payers[client.payer]
         self._strangers.pop(client, None)
         self._readable.pop(client, None)
+        self._held.pop(client, None)
         self._return_share(client)
         other = self._identities.get(client.identity)
         if before is PortState.CLAIMING and other is not None:
@@ -711,5 +758,5 @@ class ClientPort:
             del self._identities[client.identity]
             if client.claimant is not None:
                 self._admit(client.claimant)
-                self._readable[client.claimant] = None
+                self._note_readable(client.claimant)
                 self._rewatch(client.claimant)

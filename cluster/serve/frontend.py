@@ -10,7 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cluster.log.journal import Journal
@@ -21,6 +21,7 @@ from cluster.serve.intake import RELAYS_WAITING_MAX
 from cluster.serve.meters import Meters
 from cluster.serve.quotas import QUOTA, Quotas, Rates, Refusals, exceeded
 from cluster.serve.relays import RELAY_ID_BITS, Relays
+from cluster.serve.shares import PAYER_SHARE, Shares
 from cluster.wire.levels import LEVEL_OF_USERS, Build, Sighting
 from cluster.wire.messages import Health, Relay, RelayReply
 from flotilla_client.protocol import (
@@ -66,12 +67,14 @@ class ClientRoutes:
 
     `room_bytes(route)`: how many bytes of replies may still wait for a client. `payer_of(route)`:
     who pays for its requests, and whether the connection is one more than it may have.
-    `principal_of(route)`: whose key it has; None where clients have no keys.
+    `principal_of(route)`: whose key it has; None where clients have no keys. `payers`: who has sent
+    requests lately.
     """
 
     room_bytes: Callable[[bytes], int]
     payer_of: Callable[[bytes], tuple[str, bool]] = lambda route: ("", False)
     principal_of: Callable[[bytes], str] | None = None
+    payers: Shares = field(default_factory=lambda: Shares(PAYER_SHARE))
 
 
 class Frontend:

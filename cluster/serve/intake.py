@@ -6,7 +6,9 @@ What must not: what is done with a request (frontend.py), how long a turn may ta
 A turn stops looking at requests when its time is over, or everybody has had his share of it
 (shares.py); the rest waits here, in order. Clients' are taken from their connections only when the
 last ones are through, so they wait there and push back. Those of other nodes come with Raft's
-messages, which must not wait: so beyond a bound they are refused.
+messages, which must not wait: so beyond a bound they are refused. Each principal has a share, and
+rests, of what one node passes on: so one's flood does not go before the other's requests. Where
+nobody has a key each node has, and a node does not rest: nobody knows whose requests those are.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from cluster.serve.shares import PAYER_SHARE, Shares
+from cluster.serve.shares import PAYER_SHARE, Rests, Shares, weight
 from cluster.wire.messages import Relay
 
 RELAYS_WAITING_MAX: Final = 4_096  # as many as one node may have under way
@@ -23,23 +25,37 @@ RELAYS_WAITING_BYTES_MAX: Final = 64 * 1024 * 1024  # as PUT_BYTES_MAX: the lead
 
 FromClient = tuple[bytes, Sequence[bytes]]
 FromNode = tuple[str, Relay]
+Sender = tuple[str, str | None]  # which node passes it on, for which principal
 OWN: Final = ""  # this node's clients: their port has given them their shares
 
 
 class Intake:
-    """What waits to be looked at, taken out in turns: clients' own, and each other node's."""
+    """What waits to be looked at, taken out in turns: clients' own, and what each node passes on.
 
-    def __init__(self) -> None:
+    `payers`: who has sent requests to this node, over whatever way.
+    """
+
+    def __init__(self, payers: Shares) -> None:
         self._clients: deque[FromClient] = deque()
-        self._nodes: dict[str, deque[Relay]] = {}  # none empty; the next in turn is the first
+        self._nodes: dict[Sender, deque[Relay]] = {}  # none empty; the next in turn is the first
         self._nodes_count = self._nodes_bytes = 0
         self._nodes_turn = False
+        self._payers, self._rests = payers, Rests[Sender]()
         self._shares = Shares(PAYER_SHARE)
         self._share = 0
-        self._taken: dict[str, int] = {}  # of each other node's in this turn
+        self._taken: dict[Sender, int] = {}  # of each sender's in this turn
 
     def __bool__(self) -> bool:
         return bool(self._clients or self._nodes)
+
+    @property
+    def is_due(self) -> bool:
+        """True when something may be taken in the next turn, whenever that is."""
+        return bool(self._clients) or any(sender not in self._rests for sender in self._nodes)
+
+    def next_deadline(self) -> float:
+        """Return when a rest ends; infinity: nobody rests."""
+        return self._rests.next_end
 
     @property
     def wants_clients(self) -> bool:
@@ -61,15 +77,27 @@ class Intake:
         ):
             return False
         self._shares.note(name, now)
-        self._nodes.setdefault(name, deque()).append(relay)
+        if relay.principal is not None:
+            self._payers.note(relay.principal, now)
+        self._nodes.setdefault((name, relay.principal), deque()).append(relay)
         self._nodes_count += 1
         self._nodes_bytes += size_bytes
         return True
 
     def begin_turn(self, now: float) -> None:
-        """Let everybody have his share again."""
+        """Let everybody have his share again who does not rest."""
+        self._rests.end(now)
         self._share = self._shares.share(now, RELAYS_WAITING_MAX)
         self._taken.clear()
+
+    def end_turn(self, turn_s: float, now: float) -> None:
+        """Let those rest who had all of their share of a turn that took `turn_s`."""
+        if self._payers.is_contended(now):
+            for sender, count in self._taken.items():
+                if sender[1] is not None and count >= PAYER_SHARE:
+                    self._rests.spent(sender)
+        self._taken.clear()
+        self._rests.begin(turn_s, now)
 
     def take(self) -> FromClient | FromNode | None:
         """Return the next one; None if there is none, or all have had their share."""
@@ -81,15 +109,22 @@ class Intake:
         return self._clients.popleft() if self._clients else None
 
     def _take_relay(self) -> FromNode | None:
-        taken = self._taken
-        name = next((each for each in self._nodes if taken.get(each, 0) < self._share), None)
-        if name is None:
+        taken, rests = self._taken, self._rests
+        sender = next(
+            (
+                each
+                for each in self._nodes
+                if taken.get(each, 0) < self._share and each not in rests
+            ),
+            None,
+        )
+        if sender is None:
             return None
-        taken[name] = taken.get(name, 0) + 1
-        queue = self._nodes.pop(name)
+        queue = self._nodes.pop(sender)
         relay = queue.popleft()
+        taken[sender] = taken.get(sender, 0) + weight(relay.frames)
         if queue:
-            self._nodes[name] = queue
+            self._nodes[sender] = queue
         self._nodes_count -= 1
         self._nodes_bytes -= sum(map(len, relay.frames))
-        return name, relay
+        return sender[0], relay

@@ -503,7 +503,8 @@ class SimNode:
 
         The product's loop ticks more often, to find nothing to do.
         """
-        rest_s = min(self._tick_s, max(0.0, self._port.deadline() - now))
+        due_s = min(self._port.deadline(), replica.intake.next_deadline())
+        rest_s = min(self._tick_s, max(0.0, due_s - now))
         member = replica.member
         if member is not None:
             rest_s = min(rest_s, max(member.raft.deadline_s - now + DUE_S, DUE_S_MIN))

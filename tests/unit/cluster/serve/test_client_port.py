@@ -8,6 +8,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -29,10 +30,18 @@ from cluster.serve.client_port import (
     STEP_REQUESTS,
     UNREAD_BYTES_MAX,
     UNREAD_BYTES_PAUSE,
+    ClientConnection,
     ClientPort,
     PortLimits,
 )
-from cluster.serve.shares import CONNECTION_SHARE, CONTENDED_S, PAYER_SHARE
+from cluster.serve.shares import (
+    CONNECTION_SHARE,
+    CONTENDED_S,
+    PAYER_SHARE,
+    REST_S_MAX,
+    REST_TURNS,
+    WEIGHT_BYTES,
+)
 from cluster.serve.zmtp import MESSAGE_BYTES_MAX, encode, greeting, ping, pong
 
 WAIT_S = 60.0  # of real time: only a failing test waits as long
@@ -391,6 +400,97 @@ def test_a_flood_of_many_connections_of_one_payer_has_one_payer_s_share(world: P
             counts += Counter(route for route, _ in other.port.receive(EVENTS_MAX))
         assert len(counts) == 20
         assert max(counts.values()) - min(counts.values()) <= STEP_REQUESTS
+
+
+@pytest.fixture
+def contended() -> Iterator[tuple[PortWorld, socket.socket, ClientConnection, socket.socket]]:
+    """Return a port that two payers have asked something: the world, one of them, the other."""
+    for world in made(PortWorld(MANY)):
+        flooder, second = world.client(), world.client()
+        victim, first = world.client_of(second), world.client_of(flooder)
+        assert victim is not None
+        assert first is not None
+        victim.payer = "another"
+        for raw in (flooder, second):
+            _flood(world, [raw], 1)
+            world.turn()
+        world.requests.clear()
+        yield world, flooder, first, second
+
+
+Contended = tuple[PortWorld, socket.socket, ClientConnection, socket.socket]
+
+
+def test_who_had_all_of_his_share_while_there_are_others_is_not_read_for_some_turns_time(
+    contended: Contended,
+) -> None:
+    world, flooder, first, second = contended
+    _flood(world, [flooder], 400)
+    world.turn()
+    assert len(world.requests) == CONNECTION_SHARE
+    turn_s = 0.002
+    world.port.turned(turn_s, world.clock())
+    assert world.port.next_deadline() == world.clock() + REST_TURNS * turn_s
+    assert not world.port.has_more, "the next turn is not due at once"
+    _flood(world, [second], 1)
+    world.turn()
+    assert _route(world, second) in [route for route, _ in world.requests[CONNECTION_SHARE:]]
+    assert len(world.requests) == CONNECTION_SHARE + 1
+    world.ahead_s += REST_TURNS * turn_s
+    world.turn()
+    assert [route for route, _ in world.requests[-CONNECTION_SHARE:]] == (
+        CONNECTION_SHARE * [first.route]
+    )
+    assert world.port.next_deadline() == float("inf")
+
+
+def test_a_rest_is_bounded_however_long_the_turn_was(contended: Contended) -> None:
+    world, flooder, *_ = contended
+    _flood(world, [flooder], 40)
+    world.turn()
+    world.port.turned(60.0, world.clock())
+    assert world.port.next_deadline() == world.clock() + REST_S_MAX
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_one_large_request_is_all_of_a_share_while_there_are_others(
+    contended: Contended, is_large: bool
+) -> None:
+    world, flooder, *_ = contended
+    request = encode([b"", bytes(PAYER_SHARE * WEIGHT_BYTES if is_large else 10)])
+    sent = 0
+    while not world.requests:  # it is more than the kernel holds
+        with suppress(BlockingIOError):
+            sent += flooder.send(request[sent:])
+        world.turn()
+    world.port.turned(0.002, world.clock())
+    assert (world.port.next_deadline() < float("inf")) == is_large
+
+
+def test_who_rests_in_the_middle_of_a_message_is_no_slower_for_it(contended: Contended) -> None:
+    world, flooder, first, _ = contended
+    flooder.sendall(encode([b"", b"flood"]) * CONNECTION_SHARE + large()[:100])
+    world.until(lambda: len(world.requests) == CONNECTION_SHARE)
+    world.port.turned(0.0, world.clock())  # what is left of what was read is read in the next turn
+    world.until(lambda: first.began_at)
+    began_at = first.began_at
+    world.port._rests.spent(first.payer)
+    world.port.turned(REST_S_MAX, world.clock())
+    flooder.sendall(b"more")
+    world.until(lambda: first in world.port._held)
+    world.ahead_s += REST_S_MAX + TURN_S
+    world.until(lambda: first not in world.port._held)
+    assert first.began_at == pytest.approx(began_at + REST_S_MAX)
+
+
+def test_who_closes_while_he_rests_is_forgotten(contended: Contended) -> None:
+    world, flooder, first, _ = contended
+    _flood(world, [flooder], 40)
+    world.turn()
+    world.port.turned(0.01, world.clock())
+    assert first in world.port._held
+    world.port.close(0.0)
+    assert not world.port._held
 
 
 def test_who_is_alone_may_fill_a_turn(world: PortWorld) -> None:

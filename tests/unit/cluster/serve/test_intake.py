@@ -6,7 +6,7 @@ import pytest
 
 from cluster.serve import intake as intake_module
 from cluster.serve.intake import Intake
-from cluster.serve.shares import CONTENDED_S, PAYER_SHARE
+from cluster.serve.shares import CONTENDED_S, PAYER_SHARE, REST_TURNS, WEIGHT_BYTES, Shares
 from cluster.wire.messages import Relay
 
 
@@ -19,7 +19,7 @@ def relay(number: int, size_bytes: int = 10) -> Relay:
 
 
 def test_requests_of_clients_and_of_nodes_are_taken_in_turn_each_in_order() -> None:
-    intake = Intake()
+    intake = Intake(Shares(PAYER_SHARE))
     intake.add_clients([request("1"), request("2"), request("3")], 0.0)
     for number in range(5):
         assert intake.add_relay("n2", relay(number), 0.0)
@@ -34,7 +34,7 @@ def test_requests_of_clients_and_of_nodes_are_taken_in_turn_each_in_order() -> N
 
 
 def test_clients_are_asked_for_more_when_the_last_ones_are_through() -> None:
-    intake = Intake()
+    intake = Intake(Shares(PAYER_SHARE))
     assert intake.wants_clients
     intake.add_clients([request("1")], 0.0)
     intake.add_relay("n2", relay(1), 0.0)
@@ -50,7 +50,7 @@ def test_relays_are_bounded_by_number_and_by_bytes(
 ) -> None:
     monkeypatch.setattr(intake_module, "RELAYS_WAITING_MAX", 3)
     monkeypatch.setattr(intake_module, "RELAYS_WAITING_BYTES_MAX", 1000)
-    intake = Intake()
+    intake = Intake(Shares(PAYER_SHARE))
     for number in range(count):
         assert intake.add_relay("n2", relay(number, size_bytes), 0.0)
     assert not intake.add_relay("n2", relay(9, size_bytes), 0.0)
@@ -60,7 +60,7 @@ def test_relays_are_bounded_by_number_and_by_bytes(
 
 
 def test_a_flood_through_one_node_leaves_others_their_place_and_a_turn_short() -> None:
-    intake = Intake()
+    intake = Intake(Shares(PAYER_SHARE))
     for number in range(1000):
         assert intake.add_relay("n2", relay(number), 0.0)
     assert intake.add_relay("n3", relay(5000), 0.0)
@@ -76,3 +76,50 @@ def test_a_flood_through_one_node_leaves_others_their_place_and_a_turn_short() -
     while intake.take():
         rest += 1
     assert rest == 1000 - PAYER_SHARE
+
+
+def taken_by(intake: Intake, now: float) -> list[str | bytes]:
+    intake.begin_turn(now)
+    taken = []
+    while found := intake.take():
+        taken.append(found[0])
+    return taken
+
+
+def test_each_principal_has_a_share_of_what_one_node_passes_on_and_the_flood_rests() -> None:
+    intake = Intake(Shares(PAYER_SHARE))
+    for number in range(200):
+        assert intake.add_relay("n2", Relay(number, [b"flood"], "mallory"), 0.0)
+    assert intake.add_relay("n2", Relay(500, [b"only this"], "alice"), 0.0)
+    intake.add_clients([request("1")], 0.0)
+    assert len(taken_by(intake, 0.0)) == PAYER_SHARE + 2, "alice's is not behind mallory's"
+    intake.end_turn(0.002, 0.002)
+    rest_s = REST_TURNS * 0.002
+    assert intake.next_deadline() == pytest.approx(0.002 + rest_s)
+    assert intake
+    assert not intake.is_due, "the next turn is not due at once"
+    assert intake.add_relay("n2", Relay(501, [b"and this"], "alice"), 0.003)
+    assert intake.is_due
+    assert taken_by(intake, 0.003) == ["n2"]
+    intake.end_turn(0.001, 0.004)
+    assert len(taken_by(intake, 0.002 + rest_s)) == PAYER_SHARE
+
+
+@pytest.mark.parametrize("principals", [("mallory", "mallory"), (None, None)])
+def test_nobody_rests_who_is_alone_or_whom_nobody_knows(principals: tuple[str | None, ...]) -> None:
+    intake = Intake(Shares(PAYER_SHARE))
+    for number in range(200):
+        assert intake.add_relay("n2", Relay(number, [b"flood"], principals[0]), 0.0)
+    assert intake.add_relay("n3", Relay(500, [b"only this"], principals[1]), 0.0)
+    taken_by(intake, 0.0)
+    intake.end_turn(0.002, 0.002)
+    assert intake.is_due
+    assert intake.next_deadline() == float("inf")
+
+
+def test_large_requests_that_are_passed_on_count_as_several() -> None:
+    intake = Intake(Shares(PAYER_SHARE))
+    for number in range(20):
+        assert intake.add_relay("n2", relay(number, PAYER_SHARE // 4 * WEIGHT_BYTES), 0.0)
+    intake.add_clients([request("1")], 0.0)
+    assert taken_by(intake, 0.0).count("n2") == 4
