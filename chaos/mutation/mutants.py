@@ -1,21 +1,23 @@
 """Mutants: one change of one file each, told by exact text.
 
-What lives here: reading the files of mutants that were written by hand, and of those that are
-equivalent; applying one to a source. What must not: operators that make mutants (operators.py),
-files of the tree (they are read, never written).
+What lives here: reading the files of mutants that were written by hand (docs/mutation.md has their
+form), and of those that are equivalent; applying one to a source. What must not: operators that
+make mutants (operators.py), files of the tree (they are read, never written).
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 BY_HAND: Final = "hand"
-_KEYS: Final = frozenset({"name", "file", "breaks", "when", "old", "new"})
+_FILE: Final = re.compile(r"\[(.+)\]")
+_HEAD: Final = re.compile(r"@ (\S+): (.+)\nwhen (.+)\n((?:[ +-].*\n)+)")
 
 
 class MutationError(Exception):
@@ -57,15 +59,19 @@ class Mutant:
 
 
 def load(directory: Path, root: Path) -> list[Mutant]:
-    """Return the mutants in the TOML files of `directory`, in order. Raises MutationError."""
+    """Return the mutants in the text files of `directory`, in order. Raises MutationError."""
     sources: dict[str, str] = {}
     mutants: dict[str, Mutant] = {}
-    for path in sorted(directory.glob("*.toml")):
-        for row in _rows(path, "mutant"):
-            mutant = _mutant(path, row, root, sources)
-            if mutant.name in mutants:
-                raise MutationError(f"{path.name}: there are two mutants {mutant.name!r}")
-            mutants[mutant.name] = mutant
+    for path in sorted(directory.glob("*.txt")):
+        file = ""
+        for part in re.split(r"\n{2,}", path.read_text(encoding="utf-8").strip()):
+            if named := _FILE.fullmatch(part):
+                file = named[1]
+            elif not all(line.startswith("#") for line in part.splitlines()):
+                mutant = _mutant(f"{path.name}: {part.splitlines()[0]}", file, part, root, sources)
+                if mutant.name in mutants:
+                    raise MutationError(f"{path.name}: there are two mutants {mutant.name!r}")
+                mutants[mutant.name] = mutant
     return list(mutants.values())
 
 
@@ -77,7 +83,14 @@ def load_equivalents(path: Path, names: Mapping[str, object]) -> dict[str, str]:
     if not path.exists():
         return {}
     reasons: dict[str, str] = {}
-    for row in _rows(path, "equivalent"):
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise MutationError(f"{path.name}: {error}") from None
+    rows = document.get("equivalent")
+    if document.keys() != {"equivalent"} or not isinstance(rows, list):
+        raise MutationError(f"{path.name}: [[equivalent]] and nothing else is due")
+    for row in rows:
         name, reason = row.get("name"), row.get("reason")
         if not isinstance(name, str) or name not in names or name in reasons:
             raise MutationError(f"{path.name}: {name!r} is no mutant, or is there twice")
@@ -87,22 +100,14 @@ def load_equivalents(path: Path, names: Mapping[str, object]) -> dict[str, str]:
     return reasons
 
 
-def _rows(path: Path, table: str) -> list[dict[str, Any]]:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise MutationError(f"{path.name}: {error}") from None
-    rows = document.get(table)
-    if document.keys() != {table} or not isinstance(rows, list):
-        raise MutationError(f"{path.name}: [[{table}]] and nothing else is due")
-    return rows
-
-
-def _mutant(path: Path, row: dict[str, Any], root: Path, sources: dict[str, str]) -> Mutant:
-    where = f"{path.name}: {row.get('name')!r}"
-    if row.keys() != _KEYS or not all(isinstance(value, str) for value in row.values()):
-        raise MutationError(f"{where} has {sorted(row)}; {sorted(_KEYS)}, all texts, are due")
-    file, old = row["file"], row["old"]
+def _mutant(where: str, file: str, part: str, root: Path, sources: dict[str, str]) -> Mutant:
+    parts = _HEAD.fullmatch(part + "\n")
+    if parts is None:
+        raise MutationError(f"{where}: a mutant is `@ NAME: PROMISE`, `when …`, and changed lines")
+    name, breaks, when, change = parts.groups()
+    lines = [(line[0], line[1:]) for line in change.splitlines()]
+    old = "\n".join(text for mark, text in lines if mark != "+")
+    new = "\n".join(text for mark, text in lines if mark != "-")
     if file not in sources:
         try:
             sources[file] = (root / file).read_text(encoding="utf-8")
@@ -111,7 +116,8 @@ def _mutant(path: Path, row: dict[str, Any], root: Path, sources: dict[str, str]
     count = sources[file].count(old)
     if count != 1:
         raise MutationError(f"{where}: its old text stands {count} times in {file}, once is due")
-    mutant = Mutant(at=sources[file].index(old), **row)
+    at = sources[file].index(old)
+    mutant = Mutant(name, file, at, old, new, breaks=breaks, when=when)
     check(mutant, sources[file])
     return mutant
 

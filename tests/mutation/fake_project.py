@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,19 +99,9 @@ def make(
 
 def write_mutants(root: Path, mutants: Sequence[tuple[str, str, str]]) -> None:
     """Write the file of mutants."""
-    rows = [
-        "[[mutant]]\n"
-        + "".join(
-            f"{key} = {json.dumps(value)}\n"
-            for key, value in {
-                "name": name,
-                "file": "product.py",
-                "breaks": "a promise",
-                "when": "always",
-                "old": old,
-                "new": new,
-            }.items()
-        )
-        for name, old, new in mutants
-    ]
-    (root / "tests/mutation/mutants/product.toml").write_text("\n".join(rows))
+    text = "[product.py]\n"
+    for name, old, new in mutants:
+        text += f"\n@ {name}: a promise\nwhen always\n"
+        text += "".join(f"-{line}\n" for line in old.split("\n"))
+        text += "".join(f"+{line}\n" for line in new.split("\n"))
+    (root / "tests/mutation/mutants/product.txt").write_text(text)
