@@ -193,7 +193,12 @@ ACT_LIMITS: Final = (
 )
 # Of what a node shows over HTTP: (what, module, name of its value, what happens over it).
 HTTP_LIMITS: Final = (
-    ("connections", http, "CONNECTIONS_MAX", "the one that was idle, or answered, for longest gives way"),
+    (
+        "connections",
+        http,
+        "CONNECTIONS_MAX",
+        "the one that was idle, or answered, for longest gives way",
+    ),
     ("open pages", http, "LISTENERS_MAX", "503"),
     ("a request's line and headers", http, "REQUEST_BYTES_MAX", "431"),
     ("rows of topics or subscriptions in an answer", pages, "ROWS_MAX", "the next ones follow"),
