@@ -117,7 +117,7 @@ def cost_curves(
             lines = by_unit.setdefault(figure.unit, {})
             lines.setdefault(figure.title, []).append((size, figure.value))
     return [
-        Curve(f"{name}_{number}", f"{title}, {unit.removeprefix('/')}", x, unit, lines)
+        Curve(f"{name}_{number}", f"{title}, {unit}", x, unit, lines)
         for number, (unit, lines) in enumerate(by_unit.items())
     ]
 
