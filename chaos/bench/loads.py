@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,8 @@ ROUNDS: Final = 5  # noise of some seconds meets both sides, and starting each c
 PARK_S: Final = 0.005  # several turns: by then the GET waits at the leader
 GET_WAIT_MS: Final = 5_000  # longer than any PUT takes
 PRODUCER_IDLE_S_MAX: Final = 15.0  # a subscriber that hears nothing for so long gives up
+BESIDE_PAUSE_S: Final = 0.01  # a few PUTs a second more than people have, and no load
+LARGE: Final = bytes(900_000)  # near the largest publication
 KILL_DELAY_S: Final = (0.1, 0.3)  # some PUTs first; a span of some heartbeats, so none is favoured
 
 
@@ -98,6 +101,14 @@ class Deliveries:
     acknowledged: list[float] = field(default_factory=list)
     delivered: list[float] = field(default_factory=list)
     echo: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Beside:
+    """How long somebody's PUTs took, alone and while another principal floods the nodes."""
+
+    alone: list[float] = field(default_factory=list)
+    flooded: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -253,6 +264,75 @@ def _put_in_threads(endpoints: Sequence[str], topic: str, seconds: float, work: 
         with _worked(work):
             loops = [pool.submit(loop) for _ in range(CLIENTS_AT_ONCE)]
             work.count += sum(each.result() for each in loops)
+
+
+def flood(
+    report: Callable[[int], None],
+    gate: Connection,
+    endpoints: Sequence[str],
+    key: Path | None,
+    topic: str,
+    is_large: bool,
+) -> None:
+    """Publish as fast as it goes, by a producer or in large publications, while `gate` says so.
+
+    Report 0 when ready, then after each span how many publications were stored in it.
+    """
+    with (
+        tempfile.TemporaryDirectory() as state,
+        Client(endpoints, state_dir=state, key=key) as client,
+    ):
+        client.subscribe(topic)
+        report(0)
+        while gate.recv():
+            count = 0
+            if is_large:
+                while not gate.poll():
+                    client.publish(topic, LARGE)
+                    count += 1
+                    client.get(topic, idle=0, ack="auto")  # or the topic would be full
+            else:
+                with client.producer(topic) as producer:
+                    while not gate.poll():
+                        producer.send(PUBLICATION)
+                        count += 1
+            gate.recv()
+            report(count)
+
+
+def measure_beside(
+    report: Callable[[Beside | None], None],
+    gate: Connection,
+    endpoints: Sequence[str],
+    key: Path | None,
+    topic: str,
+    seconds: float,
+) -> None:
+    """Measure somebody's PUTs, one at a time, with another principal's flood and without."""
+    result, share_s = Beside(), seconds / ROUNDS / 2
+    with (
+        tempfile.TemporaryDirectory() as state,
+        Client(endpoints, state_dir=state, key=key) as client,
+    ):
+        client.subscribe(topic)
+        report(None)
+        for _ in range(ROUNDS):
+            _put_at_leisure(client, topic, share_s, result.alone)
+            gate.send(True)
+            time.sleep(share_s / 4)  # until the flood flows
+            _put_at_leisure(client, topic, share_s, result.flooded)
+            gate.send(False)
+            time.sleep(share_s / 4)  # and until it has run off
+        gate.send(False)
+    report(result)
+
+
+def _put_at_leisure(client: Client, topic: str, seconds: float, took_s: list[float]) -> None:
+    end_s = time.monotonic() + seconds
+    while (began_s := time.monotonic()) < end_s:
+        client.publish(topic, PUBLICATION)
+        took_s.append(time.monotonic() - began_s)
+        time.sleep(BESIDE_PAUSE_S)
 
 
 def produce(

@@ -32,7 +32,7 @@ STATUS_INTERVAL_S: Final = 0.002
 DOWN_PATIENCE_S: Final = 2.0  # the measuring is over and the data will be removed
 
 T = TypeVar("T")
-_SPAWN: Final = multiprocessing.get_context("spawn")  # a fork would share sockets and threads
+SPAWN: Final = multiprocessing.get_context("spawn")  # a fork would share sockets and threads
 
 
 class Load(Generic[T]):
@@ -40,8 +40,8 @@ class Load(Generic[T]):
 
     def __init__(self, function: Callable[..., None], *arguments: Any) -> None:
         self._name = function.__name__
-        self._reports, theirs = _SPAWN.Pipe(duplex=False)
-        self._process = _SPAWN.Process(
+        self._reports, theirs = SPAWN.Pipe(duplex=False)
+        self._process = SPAWN.Process(
             target=_run, args=(theirs, function, arguments), daemon=True, name=self._name
         )
         self._process.start()
