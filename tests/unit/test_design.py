@@ -91,6 +91,12 @@ def test_a_request_goes_the_way_that_is_written_down(title: str) -> None:
     assert furthest == len(steps), f"nobody gets from step {furthest} to {steps[furthest]}"
 
 
+def test_a_put_stands_in_as_many_files_of_a_node_as_the_design_says() -> None:
+    files = {file for file, _ in written("The way of a PUT") if file.startswith("cluster/")}
+    assert f"stands in {len(files)} files of `cluster/`" in " ".join(DESIGN.read_text().split())
+    assert len(files) <= 13, sorted(files)
+
+
 @pytest.mark.parametrize(
     "stranger", [("cluster/serve/broker.py", "Broker.abdicate"), ("a.py", "b")]
 )
@@ -131,3 +137,14 @@ def test_the_map_has_every_module_of_client_and_cluster_in_its_folder() -> None:
             if not path.name.startswith("__"):
                 folder, _, name = path.relative_to(ROOT / package).as_posix().rpartition("/")
                 assert re.search(rf"\b{name}", named[folder]), f"{path} is not in the map"
+
+
+def test_the_map_has_every_folder_of_chaos_analytics_and_tests() -> None:
+    drawn = DESIGN.read_text(encoding="utf-8").partition("## 2. The house")[2].split("```")[1]
+    parts = {
+        part.partition("/")[0]: part for part in re.split(r"^(?=\S)", drawn, flags=re.MULTILINE)
+    }
+    for package in ("chaos", "analytics", "tests"):
+        for path in (ROOT / package).iterdir():
+            if any(path.glob("*.py")):
+                assert f" {path.name}/" in parts[package], f"{path} is not in the map"
