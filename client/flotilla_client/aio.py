@@ -47,6 +47,7 @@ from flotilla_client.connection import (
     NO_SOCKET,
     Link,
     NoSocketLeft,
+    has_come,
     is_lost,
     open_link,
     parsed,
@@ -206,28 +207,26 @@ class _AsyncParts:
         """Go on with what is joined, behind what is due in the loop now."""
         if not self._is_pumping:
             self._is_pumping = True
-            self.here().call_soon(self._pump)
+            (self._loop or self.here()).call_soon(self._pump)
 
     def _pump(self) -> None:
         self._is_pumping, joined = False, self.joined
         try:
-            if joined.needs_opening:
-                self._begin("open", self._open)
-                return
-            joined.expire()
-            joined.turn()
+            due_ms = joined.turn()
         except FlotillaError as error:  # the disk's
             joined.stop(error, error)
+            return
         except Exception as error:
             defect = FlotillaError(f"a defect of the client: {error!r}", "internal", False)
             joined.stop(defect, defect)
             raise
-        self._set_timer(joined.due_ms())
+        if due_ms is None:
+            self._begin("open", self._open)
+        elif due_ms < self._due_ms:
+            self._set_timer(due_ms)
 
     def _set_timer(self, due_ms: float) -> None:
-        """Look again then at the latest."""
-        if due_ms >= self._due_ms:
-            return
+        """Look again then, and no later."""
         if self._timer is not None:
             self._timer.cancel()
         self._due_ms = due_ms
@@ -282,7 +281,8 @@ class _AsyncParts:
         """See `joining.Wire`."""
         link = self._standing(endpoint)
         if link is not None and sent(link, frames):
-            self._look_at_soon(endpoint)
+            if has_come(link):
+                self._look_soon(endpoint)
             return True
 
         async def connect() -> None:
@@ -337,9 +337,9 @@ class _AsyncParts:
     def _opened(self, endpoint: int, address: Address) -> Link:
         link = self.links[endpoint] = open_link(self.context, address, self.session.key)
         loop = self.here()
-        for socket in (link.socket, link.monitor):
-            loop.add_reader(socket.getsockopt(zmq.FD), self._look_at, endpoint)
-        self._look_at_soon(endpoint)
+        loop.add_reader(link.socket.getsockopt(zmq.FD), self._look_at, endpoint)
+        loop.add_reader(link.monitor.getsockopt(zmq.FD), self._look_at_monitor, endpoint)
+        self._look_soon(endpoint)
         return link
 
     async def _heard(self, until_ms: float) -> bool:
@@ -354,11 +354,17 @@ class _AsyncParts:
             timer.cancel()
         return not waiter.cancelled()
 
-    def _look_at_soon(self, endpoint: int) -> None:
+    def _look_soon(self, endpoint: int) -> None:
         """Look at a link: its descriptor says nothing of what a send or a look has seen by then."""
-        link = self.links[endpoint]
-        if link.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN or is_lost(link):
-            self.here().call_soon(self._look_at, endpoint)
+        self.here().call_soon(self._look_at_monitor, endpoint)
+
+    def _look_at_monitor(self, endpoint: int) -> None:
+        """Take what has come on a link, and the news that it was lost."""
+        link = self.links.get(endpoint)
+        if link is not None:
+            self._look_at(endpoint)
+            if is_lost(link):
+                self._gone(endpoint, CONNECTION_LOST)
 
     def _look_at(self, endpoint: int) -> None:
         """Take what has come on a link."""
@@ -371,14 +377,15 @@ class _AsyncParts:
                 self._gone(endpoint, NO_REPLY)
             else:
                 self._replied(reply)
-        if is_lost(link):
-            self._gone(endpoint, CONNECTION_LOST)
-        news, self._news = self._news, []
-        for waiter in news:
-            _settle(waiter)
+        if self._news:
+            news, self._news = self._news, []
+            for waiter in news:
+                _settle(waiter)
 
     def _replied(self, reply: Reply) -> None:
-        box = self.boxes.get(reply.request_id.rpartition(".")[0])
+        box = None
+        if self.boxes:
+            box = self.boxes.get(reply.request_id.rpartition(".")[0])
         if box is not None:
             box.put(reply)
         elif self.joined.is_work:
@@ -462,7 +469,8 @@ class _AsyncParts:
             link = self.links.get(endpoint)
             if cause or link is None or not sent(link, encode_request(ask.request)):
                 return exchange.unsent(now_ms(), cause or why_unsent(lost=False))
-        self._look_at_soon(endpoint)
+        if has_come(link):
+            self._look_soon(endpoint)
         left_ms = start_ms + action.timeout_ms - now_ms()
         return await self._listen(exchange, endpoint, left_ms, box)
 

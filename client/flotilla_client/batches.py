@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Final
 
 from flotilla_client import checks, properties, protocol
 from flotilla_client.errors import BY_CODE, BadRequest, TooLarge
@@ -15,6 +16,7 @@ from flotilla_client.properties import Enveloped, Publication
 from flotilla_client.protocol import HAS_PROPERTIES, ProtocolError
 
 Publishable = bytes | str | Publication
+FLAG: Final = HAS_PROPERTIES >> 24  # in the last byte of a length
 
 
 def publication_of(
@@ -42,7 +44,7 @@ def lane_for(topic: str, batches: Sequence[tuple[bytes, bytes]]) -> str:
     """
     found = set[bool]()
     for lengths, data in batches:
-        has_properties = max(lengths[3::4]) >= HAS_PROPERTIES >> 24
+        has_properties = max(lengths[3::4]) >= FLAG
         found |= (
             {each > 0 for each in protocol.delays(lengths, data)} if has_properties else {False}
         )

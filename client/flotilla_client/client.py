@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar, assert_never
 
 from flotilla_client import checks, retry
 from flotilla_client.batches import (
+    FLAG,
     Publishable,
     batch_of,
     batches_of,
@@ -189,6 +190,8 @@ def _checked_name(name: object, state_dir: object) -> str:
 
 def unheard_of(allow_unheard: bool) -> Unheard:
     """Return what comes of a publication that nobody subscribes to. Raises TypeError."""
+    if allow_unheard is False:
+        return "raise"
     return "allow" if checks.flag("allow_unheard", allow_unheard) else "raise"
 
 
@@ -347,7 +350,9 @@ class Session:
         self.check_open()
         check_topic(topic)
         batches = (batch_of(publication),)
-        return Call(lane_for(topic, batches), batches, end_ms, told, unheard)
+        has_properties = batches[0][0][3] >= FLAG
+        lane = lane_for(topic, batches) if has_properties else topic
+        return Call(lane, batches, end_ms, told, unheard)
 
     def end_ms(self, timeout: Duration | None) -> float:
         """Return until when a call tries. Raises TypeError, ValueError."""
@@ -1203,12 +1208,10 @@ class Client:
                         joined.add(call)
                 if session.is_closed:
                     joined.stop(*session.closing_errors())
-                elif joined.needs_opening:
+                elif (due_ms := joined.turn()) is None:
                     self._open_joined(parts)
-                else:
-                    joined.turn()
-                    if not ticket.is_over():
-                        self._await_joined(parts, ticket)
+                elif not ticket.is_over():
+                    self._await_joined(parts, ticket, due_ms)
             joined.forget_the_left()
             parts.is_midway = False
 
@@ -1219,10 +1222,10 @@ class Client:
         except FlotillaError as error:
             joined.not_opened(error)
 
-    def _await_joined(self, parts: _Parts, ticket: Ticket) -> None:
+    def _await_joined(self, parts: _Parts, ticket: Ticket, due_ms: float) -> None:
         """Wait for a reply to what is joined, or for its time; in a pause for the next call too."""
         joined = parts.joined
-        left_ms, endpoints = max(0.0, joined.due_ms() - now_ms()), joined.endpoints
+        left_ms, endpoints = max(0.0, due_ms - now_ms()), joined.endpoints
         if endpoints:
             news = parts.connection.receive_any(endpoints, min(left_ms, LOOK_MS))
             for endpoint, reply in news:
@@ -1233,8 +1236,6 @@ class Client:
                     joined.replied(reply)
         else:
             ticket.woken.acquire(timeout=min(left_ms, LOOK_MS) / 1000)
-        if not ticket.is_over():  # else the caller is waited for, and nobody by the caller
-            joined.expire()
 
     def _in_turn(
         self, parts: _Parts, end_ms: float, work: Callable[[], T], ticket: Ticket | None = None

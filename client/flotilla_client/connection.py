@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -122,11 +122,6 @@ def with_endpoints(error: FlotillaError, endpoints: Sequence[str]) -> FlotillaEr
     return type(error)(f"{error.message} ({said})", error.code, error.definite, details)
 
 
-def framed(frames: Sequence[bytes]) -> list[bytes]:
-    """Return a request's frames behind the empty delimiter that a REQ socket would send."""
-    return [b"", *frames]
-
-
 def parsed(frames: Sequence[bytes]) -> Reply | None:
     """Return the reply in a received message, None for one that is no reply of this protocol.
 
@@ -143,19 +138,27 @@ def is_lost(link: Link) -> bool:
     return bool(link.monitor.getsockopt(_EVENTS) & _IN)
 
 
-def received(link: Link) -> Iterator[list[bytes]]:
-    """Yield the messages that have come, without waiting."""
-    while link.socket.getsockopt(_EVENTS) & _IN:
-        yield link.socket.recv_multipart(flags=zmq.NOBLOCK)
+def has_come(link: Link) -> bool:
+    """Return whether a message waits; as with a send, its descriptor tells no more of it then."""
+    return bool(link.socket.getsockopt(_EVENTS) & _IN)
+
+
+def received(link: Link) -> list[list[bytes]]:
+    """Return the messages that have come, without waiting."""
+    socket, found = link.socket, list[list[bytes]]()
+    while socket.getsockopt(_EVENTS) & _IN:
+        found.append(socket.recv_multipart(_LAST))
+    return found
 
 
 def sent(link: Link, frames: Sequence[bytes]) -> bool:
-    """Send, unless there is no connection."""
-    socket, (*before, last) = link.socket, framed(frames)
+    """Send, behind the empty delimiter of a REQ socket, unless there is no connection."""
+    socket = link.socket
     try:
-        for frame in before:
+        socket.send(b"", _MORE)
+        for frame in frames[:-1]:
             socket.send(frame, _MORE)
-        socket.send(last, _LAST)
+        socket.send(frames[-1], _LAST)
     except zmq.Again:  # of the first one: what has begun is taken to its end
         return False
     return True

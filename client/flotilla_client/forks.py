@@ -13,6 +13,15 @@ from typing import Generic, TypeVar
 from flotilla_client.errors import Forked
 
 T = TypeVar("T")
+_pid = os.getpid()  # of this process: a system call less, each time that a client is used
+
+
+def _in_child() -> None:
+    global _pid
+    _pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 class PerProcess(Generic[T]):
@@ -23,23 +32,22 @@ class PerProcess(Generic[T]):
 
     def __init__(self, make: Callable[[], T], owned: str) -> None:
         self._make, self._owned = make, owned
-        self._home = os.getpid()
+        self._home = _pid
         # What a parent made stays in here as well: nothing of it may be used or closed.
         self._parts: dict[int, T] = {self._home: make()}
 
     def here(self) -> T:
         """Return this process's parts. Raises Forked."""
-        pid = os.getpid()
-        parts = self._parts.get(pid)
+        parts = self._parts.get(_pid)
         if parts is not None:
             return parts
         if self._owned:
             raise forked(f"its {self._owned} belongs to that process", self._home)
-        return self._parts.setdefault(pid, self._make())  # of two threads one wins
+        return self._parts.setdefault(_pid, self._make())  # of two threads one wins
 
     def existing(self) -> T | None:
         """Return this process's parts, None if it has none: then there is nothing to close."""
-        return self._parts.get(os.getpid())
+        return self._parts.get(_pid)
 
 
 def owned(state_dir: object, name: object) -> str:

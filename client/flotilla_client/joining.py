@@ -158,14 +158,19 @@ class Call:
         if self.error is not None:
             raise self.error
         results = [piece.result for piece in self.pieces if piece.result is not None]
-        if self.unheard == "raise" and any(result.stored is False for result in results):
-            topic = topic_of(self.topic)
-            message = f"nobody subscribes to {topic!r}, so what was published is not stored"
-            if is_pattern(topic):
-                message += ": it is a pattern, and a publication goes to one topic"
-            stored = sum(result.count for result in results if result.stored is not False)
-            raise NoSubscribers(message, details={"topic": topic, "stored": stored})
+        if self.unheard == "raise":
+            for result in results:
+                if result.stored is False:
+                    raise self._no_subscribers(results)
         return results
+
+    def _no_subscribers(self, results: Sequence[PutResult]) -> NoSubscribers:
+        topic = topic_of(self.topic)
+        message = f"nobody subscribes to {topic!r}, so what was published is not stored"
+        if is_pattern(topic):
+            message += ": it is a pattern, and a publication goes to one topic"
+        stored = sum(result.count for result in results if result.stored is not False)
+        return NoSubscribers(message, details={"topic": topic, "stored": stored})
 
     @property
     def size_bytes(self) -> int:
@@ -246,10 +251,9 @@ class _Line:
 class Joined:
     """The publications of a client's callers between their calls and their results.
 
-    Use: `add` calls. While there `is_work`: if it `needs_opening`, run `Operations.open`, which
-    gives up at `opening_end_ms`, and say so if that failed (`not_opened`); else `turn()`, wait
-    until `due_ms()` for what comes from one of `endpoints` and hand it to `replied` or `lost`;
-    then `expire()`.
+    Use: `add` calls. While there `is_work`: `turn()`. If it returns None, run `Operations.open`,
+    which gives up at `opening_end_ms`, and say so if that failed (`not_opened`); else wait until
+    then for what comes from one of `endpoints` and hand it to `replied` or `lost`.
 
     `exchange(ask, end_ms)`: a new retry machine. `check_free(topic)` raises TopicInUse.
     `explain(error, then)` calls `then` with the error in words for people, now or later.
@@ -283,11 +287,6 @@ class Joined:
         return tuple(self._lines)
 
     @property
-    def needs_opening(self) -> bool:
-        """Whether the client's id has to be taken up before anything is sent."""
-        return bool(self._lines) and not self._operations.is_open
-
-    @property
     def endpoints(self) -> set[int]:
         """From where replies are due."""
         heads = [line.stored[0] for line in self._lines.values() if line.stored]
@@ -297,23 +296,10 @@ class Joined:
         """Return until when the opening may try: the first caller's deadline; no caller: now."""
         return min(map(self._end_ms, self._lines.values()), default=self._now_ms())
 
-    def due_ms(self) -> float:
-        """Return when to take a turn at the latest."""
-        return min(map(self._due_ms, self._lines.values()), default=NEVER_MS)
-
     def _end_ms(self, line: _Line) -> float:
         """Return the deadline of the first who waits for anything of the topic."""
         calls = [call for batch in line.stored for call, _ in batch.owned[batch.expired :]]
         return min((call.end_ms for call in (*calls, *line.waiting)), default=NEVER_MS)
-
-    def _due_ms(self, line: _Line) -> float:
-        head = line.head
-        due_ms = NEVER_MS if not line.waiting else line.waiting[0].end_ms
-        if head is None:
-            return due_ms
-        if head.expired < len(head.owned):
-            due_ms = min(due_ms, head.owned[head.expired][0].end_ms)
-        return min(due_ms, head.until_ms)
 
     # --- callers --------------------------------------------------------------------------------
 
@@ -384,29 +370,44 @@ class Joined:
 
     # --- what happens ---------------------------------------------------------------------------
 
-    def turn(self) -> None:
-        """Store what may be stored, then send what may be sent."""
-        if self.needs_opening:
-            return
+    def turn(self) -> float | None:
+        """End what is over, store what may be stored, then send what may be sent.
+
+        Returns when to take the next turn at the latest; None: the client's id has to be taken up.
+        """
+        if not self._lines:
+            return NEVER_MS
+        if not self._operations.is_open:
+            return None
+        if not self._expire():
+            return None
         self._take()
+        next_ms = NEVER_MS
         for line in tuple(self._lines.values()):
-            head = line.head
-            if head is not None and head.exchange is None:
-                self._begin(line, head)
-            elif head is not None and head.unsent is not None:
-                self._send(line, head, head.unsent)
-            if not line.stored and not line.waiting:
+            if line.stored:
+                head = line.stored[0]
+                if head.exchange is None:
+                    self._begin(line, head)
+                elif head.unsent is not None:
+                    self._send(line, head, head.unsent)
+            if line.stored or line.waiting:
+                due_ms = _due_ms(line)
+                if due_ms < next_ms:
+                    next_ms = due_ms
+            else:
                 self._lines.pop(line.topic, None)
+        return next_ms
 
     def replied(self, reply: Reply) -> None:
         """Take a reply; one that is nobody's here is dropped."""
-        operation_id, _, _ = reply.request_id.rpartition(".")
+        name, _, _ = reply.request_id.rpartition(".")
         for line in self._lines.values():
-            head = line.head
-            if head is None or head.exchange is None or head.exchange.name != operation_id:
+            head = line.stored[0] if line.stored else None
+            if head is None or head.exchange is None or head.exchange.name != name:
                 continue
             if head.until_ms != NEVER_MS:  # it has not failed already
-                self._act(line, head, head.exchange.replied(reply, self._now_ms()))
+                now_ms = self._now_ms()
+                self._act(line, head, head.exchange.replied(reply, now_ms), now_ms)
             return
 
     def lost(self, endpoint: int, cause: str = CONNECTION_LOST) -> None:
@@ -423,14 +424,21 @@ class Joined:
             if head is not None and head.unsent is not None and head.unsent.endpoint == endpoint:
                 head.until_ms, head.cause = 0.0, cause
 
-    def expire(self) -> None:
-        """End the waits, and the callers' patience, whose time has come."""
-        now_ms = self._now_ms()
+    def _expire(self) -> bool:
+        """End the waits, and the callers' patience, whose time has come.
+
+        Returns whether the client's id need not be taken up anew for that.
+        """
+        now_ms, was_due = self._now_ms(), False
         for line in tuple(self._lines.values()):
+            if _due_ms(line) > now_ms:
+                continue
+            was_due = True
             head = line.head
             if head is not None and head.exchange is not None and now_ms >= head.until_ms:
                 self._end_wait(line, head, now_ms)
             self._end_patience(line, self._now_ms())
+        return not was_due or self._operations.is_open
 
     def not_opened(self, error: FlotillaError) -> None:
         """The client's id could not be taken up. What nobody refused goes on waiting."""
@@ -534,7 +542,10 @@ class Joined:
             self._fail(line, batch, batch.refusal)
             return
         if batch.owned:
-            end_ms = max(call.end_ms for call, _ in batch.owned)
+            end_ms = 0.0
+            for call, _ in batch.owned:
+                if call.end_ms > end_ms:
+                    end_ms = call.end_ms
         elif line.waiting:
             end_ms = line.waiting[0].end_ms
         else:
@@ -542,16 +553,17 @@ class Joined:
             return
         try:
             if batch.operation is None:
-                batch.operation = self._operations.invoke("put", line.topic, entry=batch.entry)
+                batch.operation = self._operations.invoke_put(batch.entry)
         except Exception as error:  # noqa: BLE001, an observer's: its callers get it
             self._break_off(line, batch, error)
             return
         final = OF_ONE if batch.is_joined else frozenset[str]()
         batch.ask = Ask(self._operations.put_request(batch.entry), final=final)
         batch.exchange = self._new_exchange(batch.ask, end_ms)
-        self._act(line, batch, batch.exchange.started(self._now_ms()))
+        now_ms = self._now_ms()
+        self._act(line, batch, batch.exchange.started(now_ms), now_ms)
 
-    def _act(self, line: _Line, batch: _Batch, actions: Sequence[Action]) -> None:
+    def _act(self, line: _Line, batch: _Batch, actions: Sequence[Action], now_ms: float) -> None:
         for action in actions:
             match action:
                 case Done():
@@ -563,11 +575,11 @@ class Joined:
                     self._wire.close(endpoint)
                     self.lost(endpoint)
                 case Pause(wait_ms):
-                    batch.endpoint, batch.until_ms = None, self._now_ms() + wait_ms
+                    batch.endpoint, batch.until_ms = None, now_ms + wait_ms
                 case Listen(endpoint, timeout_ms):
-                    batch.endpoint, batch.until_ms = endpoint, self._now_ms() + timeout_ms
+                    batch.endpoint, batch.until_ms = endpoint, now_ms + timeout_ms
                 case Send(endpoint, _, timeout_ms):
-                    batch.endpoint, now_ms = endpoint, self._now_ms()
+                    batch.endpoint = endpoint
                     batch.attempt_ends_ms = now_ms + timeout_ms
                     batch.until_ms = min(batch.attempt_ends_ms, now_ms + CONNECT_MS_MAX)
                     batch.cause = "no connection"
@@ -592,8 +604,8 @@ class Joined:
             batch.unsent = send
         else:
             batch.unsent = None
-            actions = batch.exchange.unsent(self._now_ms(), self._wire.cause)
-            self._act(line, batch, actions)
+            now_ms = self._now_ms()
+            self._act(line, batch, batch.exchange.unsent(now_ms, self._wire.cause), now_ms)
 
     def unusable(self, endpoint: int, error: FlotillaError) -> None:
         """No connection to an endpoint can be tried, for that error (of a key's file, say)."""
@@ -618,7 +630,7 @@ class Joined:
             actions = batch.exchange.resumed(now_ms)
         else:
             actions = batch.exchange.silent(now_ms, batch.cause)
-        self._act(line, batch, actions)
+        self._act(line, batch, actions, now_ms)
 
     # --- answers and errors ---------------------------------------------------------------------
 
@@ -629,10 +641,15 @@ class Joined:
         def note(result: PutResult) -> None:
             duplicate, stored, delayed = result.duplicate, result.stored, result.delayed
             for _, piece in batch.owned:
+                if piece.count == result.count:  # alone, as a rule
+                    piece.result = result
+                    continue
                 id_ = result.id + piece.counter - batch.entry.counter if result.id else 0
                 piece.result = PutResult(id_, piece.count, duplicate, stored, delayed)
 
-        warns = not batch.owned or any([call.warns for call, _ in batch.owned])
+        def warns() -> bool:
+            return not batch.owned or any([call.warns for call, _ in batch.owned])
+
         try:
             self._operations.stored(batch.operation, batch.entry, done, note, warns)
         except Exception as error:  # noqa: BLE001, an observer's: its callers get it
@@ -640,7 +657,10 @@ class Joined:
             return
         line.stored.popleft()
         for call, _ in batch.owned:
-            if all([piece.result for piece in call.pieces]):
+            for piece in call.pieces:
+                if piece.result is None:
+                    break
+            else:
                 call.end()
 
     def _break_off(self, line: _Line, batch: _Batch, error: Exception) -> None:
@@ -779,6 +799,20 @@ class Joined:
             call.end(_copied(refusal))
         else:
             call.keep(error)
+
+
+def _due_ms(line: _Line) -> float:
+    """Return when something of a line ends at the latest: a wait, or a caller's patience."""
+    due_ms = line.waiting[0].end_ms if line.waiting else NEVER_MS
+    if line.stored:
+        head = line.stored[0]
+        if head.until_ms < due_ms:
+            due_ms = head.until_ms
+        if head.expired < len(head.owned):
+            end_ms = head.owned[head.expired][0].end_ms
+            if end_ms < due_ms:
+                return end_ms
+    return due_ms
 
 
 def _next_calls(line: _Line) -> list[Call]:

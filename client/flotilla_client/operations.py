@@ -51,7 +51,7 @@ from flotilla_client.errors import (
     Unsupported,
 )
 from flotilla_client.losses import Losses
-from flotilla_client.observer import Observer, Operation, Outcome, RecoveryObserver
+from flotilla_client.observer import Observer, Operation, Outcome, RecoveryObserver, Silent
 from flotilla_client.old_names import level_of_caller
 from flotilla_client.protocol import ProtocolError, Reply, Request
 from flotilla_client.reading import Delivery, Readers
@@ -132,6 +132,9 @@ class PutResult:
     delayed: bool = False
 
 
+_UNHEARD: Final = Operation(0, "", "put", "")  # every PUT, where nobody hears of any
+
+
 def new_nonce() -> str:
     """Return a name that no other process has."""
     return uuid.uuid4().hex
@@ -148,6 +151,7 @@ class Operations:
         name: str = "",
     ) -> None:
         self.state = state
+        self._is_heard = type(observer) is not Silent
         self._name = name  # by which the cluster knows this client; "": by the id that it gives
         self.readers = Readers(state, observer)
         self._observer = observer
@@ -522,10 +526,17 @@ class Operations:
 
     def put_request(self, entry: Entry) -> Request:
         """Return the request that stores an entry of the outbox."""
-        body = {"counter": entry.counter, "count": entry.count}
-        request = self.request(protocol.PUT, protocol.topic_of(entry.topic), body)
-        request.lengths, request.data = entry.lengths, entry.data
-        return request
+        body, topic = (
+            {"counter": entry.counter, "count": entry.count},
+            protocol.topic_of(entry.topic),
+        )
+        client_id, epoch = self.state.identity
+        data = entry.lengths, entry.data
+        return Request(protocol.PUT, "", topic, client_id, epoch or None, body, *data)
+
+    def invoke_put(self, entry: Entry) -> Operation:
+        """Record that an entry of the outbox is about to be sent."""
+        return self.invoke("put", entry.topic, entry=entry) if self._is_heard else _UNHEARD
 
     def stored(
         self,
@@ -533,28 +544,30 @@ class Operations:
         entry: Entry,
         done: Done,
         note: Callable[[PutResult], None] = lambda result: None,
-        warns: bool = True,
+        warns: Callable[[], bool] = lambda: True,
     ) -> PutResult:
         """Record the ACK of a PUT, let `note` hear of the result, and forget the entry.
 
-        `warns`: a warning has to say it if it was not stored.
+        `warns()`: whether a warning has to say it if it was not stored.
         """
-        body, topic = done.reply.body, protocol.topic_of(entry.topic)
+        body, count = done.reply.body, entry.count
         stored, is_delayed = _was_stored(body), bool(body.get("delayed"))
         id_, is_duplicate = 0 if is_delayed else body["id"], bool(body.get("duplicate"))
-        result = PutResult(
-            id_, entry.count, is_duplicate, stored, is_delayed and stored is not False
-        )
-        if warns and stored is False and topic not in self._unheard:
-            self._unheard.add(topic)
-            self._warn_of.append(topic)
+        result = PutResult(id_, count, is_duplicate, stored, is_delayed and stored is not False)
+        if stored is False and warns():
+            self._warn_once(protocol.topic_of(entry.topic))
         # On record what is delayed has its place, as if it stood in a topic of its own.
-        self.complete(
-            operation, done, first_id=body["id"], count=entry.count, duplicate=is_duplicate
-        )
+        if self._is_heard:
+            said = {"first_id": body["id"], "count": count, "duplicate": is_duplicate}
+            self.complete(operation, done, **said)
         note(result)
         self.state.acknowledged(entry)
         return result
+
+    def _warn_once(self, topic: str) -> None:
+        if topic not in self._unheard:
+            self._unheard.add(topic)
+            self._warn_of.append(topic)
 
     def warn(self) -> None:
         """Issue the warnings that are due, one a topic and client. In the application's thread."""
@@ -568,7 +581,7 @@ class Operations:
             yield from self._send(entry, frozenset(final))
 
     def _send(self, entry: Entry, final: frozenset[str]) -> Steps[PutResult]:
-        operation = self.invoke("put", entry.topic, entry=entry)
+        operation = self.invoke_put(entry)
         try:
             done = yield from self.asked(Ask(self.put_request(entry), final=final))
         except FlotillaError as error:
@@ -989,8 +1002,8 @@ def _is_of(pattern: str, topic: str) -> bool:
 
 def _was_stored(body: Mapping[str, Any]) -> bool | None:
     """Return what an ACK of a PUT says; a node of version 0.1 has no word for it."""
-    stored = body.get("stored")
-    if isinstance(stored, bool) or "stored" in body:
+    if "stored" in body:
+        stored: bool | None = body["stored"]
         return stored
     return bool(body["id"]) or (None if body.get("duplicate") else False)
 
@@ -1036,7 +1049,7 @@ def check_topic(topic: str) -> None:
 
     Raises TypeError, or BadRequest, TooLarge, the same as a node would.
     """
-    _check_topic(checks.topic_name(topic))
+    _check_topic(topic if type(topic) is str else checks.topic_name(topic))
 
 
 def check_no_pattern(topic: str) -> None:

@@ -237,7 +237,7 @@ class Pipeline:
                 return
             if batch.operation is None:
                 entry = batch.entry
-                batch.operation = self._operations.invoke("put", entry.topic, entry=entry)
+                batch.operation = self._operations.invoke_put(entry)
             batch.sent += 1
             batch.has_led = batch is self._window[0]
             request = self._operations.put_request(batch.entry)

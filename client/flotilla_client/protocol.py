@@ -509,7 +509,7 @@ def request_id_of(frames: Sequence[bytes]) -> str:
 
 
 def _header(frames: Sequence[bytes], bytes_max: int) -> dict[str, Any]:
-    if frames and _is_too_large(frames[0], bytes_max):
+    if frames and len(frames[0]) > bytes_max and _is_too_large(frames[0], bytes_max):
         raise ProtocolError("too_large", f"header of {len(frames[0])} bytes", limit=bytes_max)
     header = _object(frames[0]) if frames else {}
     if header.get("v", PROTOCOL_VERSION) != PROTOCOL_VERSION:
@@ -552,7 +552,7 @@ def _object(frame: bytes) -> dict[str, Any]:
         header = orjson.loads(frame)
     except orjson.JSONDecodeError as error:
         raise ProtocolError("bad_request", f"header is not JSON: {error}") from None
-    if not isinstance(header, dict):
+    if type(header) is not dict:
         raise ProtocolError("bad_request", "header is not a JSON object")
     return header
 
@@ -582,8 +582,8 @@ def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes, dict[int, Prop
 
 
 def _text(fields: Mapping[str, Any], name: str, bytes_max: int) -> str:
-    value = fields.get(name, "")
-    if not isinstance(value, str):
+    value: Any = fields.get(name, "")
+    if type(value) is not str:  # JSON brings no other kinds of it
         raise ProtocolError("bad_request", f"`{name}` is not a string")
     if 4 * len(value) > bytes_max:  # of what is shorter no encoding is too long
         _within(name, value, bytes_max)
@@ -605,10 +605,10 @@ def _integer(fields: Mapping[str, Any], name: str, low: int, high: int = INTEGER
 
 
 def _mapping(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = fields.get(name, {})
+    value: Any = fields.get(name, {})
     if value is None:
         return {}
-    if not isinstance(value, dict):
+    if type(value) is not dict:
         raise ProtocolError("bad_request", f"`{name}` is not a JSON object")
     return value
 

@@ -22,7 +22,7 @@ from typing import Final
 
 from flotilla_client.errors import FlotillaError, Unavailable, from_reply
 from flotilla_client.log import LOG
-from flotilla_client.protocol import ERRORS, Reply
+from flotilla_client.protocol import ACK, ERRORS, Reply
 
 DEADLINE_MS: Final = 15_000  # an operation's patience: above two elections and a silent node
 DEADLINE_MS_MAX: Final = 24 * 3600 * 1000  # nobody waits longer for an answer
@@ -148,8 +148,9 @@ class Routes:
         if reply.leader and reply.leader != self._leader:
             self._leader = reply.leader
             LOG.info("%s leads, says %s", reply.leader, self.name(endpoint))
-        kept = {n: e for n, e in self._endpoint_of.items() if e != endpoint}
-        self._endpoint_of = kept | {reply.node: endpoint}
+        if self._endpoint_of.get(reply.node) != endpoint:
+            kept = {n: e for n, e in self._endpoint_of.items() if e != endpoint}
+            self._endpoint_of = kept | {reply.node: endpoint}
         if reply.leader in ("", reply.node):
             self.current = endpoint
             return
@@ -190,12 +191,13 @@ class Exchange:
     the last one says what to wait for, and with it which method is called next.
     `final`: codes that end this exchange although others would retry them. `sent`: attempts that
     left before (a producer's, behind its predecessors), all of them without a settled outcome.
+    `name`: the operation's, of which each attempt's request has its own: `<name>.<attempt>`.
     """
 
     def __init__(
         self,
         routes: Routes,
-        operation_id: str,
+        name: str,
         deadline_ms: float,
         timeout_ms: float,
         rng: random.Random,
@@ -203,7 +205,7 @@ class Exchange:
         sent: int = 0,
     ) -> None:
         self._routes = routes
-        self._operation_id = operation_id
+        self.name = name
         self._deadline_ms = deadline_ms
         self._timeout_ms = timeout_ms
         self._rng = rng
@@ -216,14 +218,9 @@ class Exchange:
         self._last_nak: Reply | None = None
         self._causes: dict[int, str] = {}  # what each endpoint did last, in the time that it had
 
-    @property
-    def name(self) -> str:
-        """The operation's, of which each attempt's request has its own: `<name>.<attempt>`."""
-        return self._operation_id
-
     def is_asked(self, reply: Reply) -> bool:
         """Return whether a reply is to one of its attempts."""
-        return reply.request_id.rpartition(".")[0] == self._operation_id
+        return reply.request_id.rpartition(".")[0] == self.name
 
     def started(self, now_ms: float) -> list[Action]:
         """Begin: the first attempt goes where the leader is believed to be."""
@@ -232,16 +229,18 @@ class Exchange:
     def adopted(self, endpoint: int, now_ms: float) -> list[Action]:
         """Begin with an attempt that is already on its way to `endpoint`."""
         assert self._attempts > 0, self._attempts
-        return [self._wait_for(endpoint, now_ms)]
+        self._endpoint = endpoint
+        self._until_ms = min(now_ms + self._timeout_ms, self._deadline_ms)
+        return [self._keep_listening(now_ms)]
 
     def replied(self, reply: Reply, now_ms: float) -> list[Action]:
         """A reply came in, to this operation or to another."""
-        if not self.is_asked(reply):
+        name, _, attempt = reply.request_id.rpartition(".")
+        if name != self.name:
             return [self._keep_listening(now_ms)]
-        _, _, attempt = reply.request_id.rpartition(".")
         self._routes.answered(self._endpoint, reply, now_ms)
         self._causes[self._endpoint] = str(reply.body.get("error", ""))
-        if reply.ok:
+        if reply.type == ACK:
             return [Done(reply, self._attempts)]
         return self._refused(reply, int(attempt), now_ms)
 
@@ -300,14 +299,9 @@ class Exchange:
             return self._given_up()
         self._attempts += 1
         self._unsettled.add(self._attempts)
-        listen = self._wait_for(self._endpoint, now_ms)
-        request_id = f"{self._operation_id}.{self._attempts}"
-        return [Send(listen.endpoint, request_id, listen.timeout_ms)]
-
-    def _wait_for(self, endpoint: int, now_ms: float) -> Listen:
-        self._endpoint = endpoint
         self._until_ms = min(now_ms + self._timeout_ms, self._deadline_ms)
-        return self._keep_listening(now_ms)
+        request_id = f"{self.name}.{self._attempts}"
+        return [Send(self._endpoint, request_id, self._until_ms - now_ms)]
 
     def _keep_listening(self, now_ms: float) -> Listen:
         return Listen(self._endpoint, max(0.0, self._until_ms - now_ms))

@@ -108,6 +108,13 @@ CREATE TABLE IF NOT EXISTS patterns (
     topic TEXT PRIMARY KEY, entry INTEGER NOT NULL
 ) WITHOUT ROWID
 """
+# Whatever enters the outbox raises its topic's counter. Of a connection, not of the file.
+_COUNTING: Final = """
+CREATE TEMP TRIGGER counting AFTER INSERT ON outbox BEGIN
+    INSERT INTO counters VALUES (NEW.topic, NEW.counter + length(NEW.lengths) / 4 - 1)
+    ON CONFLICT DO UPDATE SET counter = max(counter, excluded.counter);
+END
+"""
 _NUMBERED: Final = (
     ("counters", "counter"),
     ("provisional", "counter"),
@@ -183,6 +190,7 @@ class _Known:
     handed: dict[str, int]
     placed: dict[str, int]
     patterns: dict[str, int]
+    counters: dict[str, int]
 
 
 class State:
@@ -249,16 +257,20 @@ class State:
     # --- who am I -------------------------------------------------------------------------------
 
     @property
+    def identity(self) -> tuple[str, int]:
+        """The client's id and epoch."""
+        known = self._seen()
+        return known.client_id, known.epoch
+
+    @property
     def client_id(self) -> str:
         """The id that the cluster gave this client, "" before the first."""
-        with self._lock:
-            return self._settled().client_id
+        return self._seen().client_id
 
     @property
     def epoch(self) -> int:
         """The epoch of the process that took up the id last, 0 before the first."""
-        with self._lock:
-            return self._settled().epoch
+        return self._seen().epoch
 
     @property
     def sequence(self) -> int:
@@ -355,6 +367,7 @@ class State:
                 handed,
                 dict(placed),
                 dict(patterns),
+                self._counters(),
             )
             self._is_open = True
 
@@ -568,8 +581,10 @@ class State:
 
     def counter(self, topic: str) -> int:
         """Return the last counter given out for the topic, 0 before the first."""
-        rows = self._read("SELECT counter FROM counters WHERE topic = ?", (topic,))
-        return int(rows[0][0]) if rows else 0
+        return self._seen().counters.get(topic, 0)
+
+    def _counters(self) -> dict[str, int]:
+        return dict(self._read("SELECT topic, counter FROM counters ORDER BY topic"))
 
     def topics_waiting(self) -> list[str]:
         """Return the topics of which something waits for an answer."""
@@ -588,8 +603,7 @@ class State:
     @property
     def outbox_bytes(self) -> int:
         """How much waits for an answer."""
-        with self._lock:
-            return self._settled().outbox_bytes
+        return self._seen().outbox_bytes
 
     def enqueue(
         self, topic: str, batches: Sequence[tuple[bytes, bytes]], provisional: bool = False
@@ -614,36 +628,28 @@ class State:
         `note(entries)` hears of the counters before the commit that gives them: whoever is broken
         off there finds out from `outbox` whether it was made.
         """
-        size_bytes = sum(
-            len(lengths) + len(data) for _, of_topic in batches for lengths, data in of_topic
-        )
         with self._lock:
-            known = self._settled()
-            if known.outbox_bytes + size_bytes > self._outbox_bytes_max:
-                message = f"the outbox has {known.outbox_bytes} bytes that wait for an answer"
-                raise OutboxFull(message, details={"limit": self._outbox_bytes_max})
-            entries, statements = [], list[Statement]()
+            known, size_bytes = self._settled(), 0
+            entries, statements, last = [], list[Statement](), dict[str, int]()
             for topic, of_topic in batches:
-                counter = self.counter(topic) + 1
-                of_entries = []
+                counter, of_entries = known.counters.get(topic, 0), list[Entry]()
                 for lengths, data in of_topic:
-                    of_entries.append(Entry(topic, counter, lengths, data))
-                    counter += of_entries[-1].count
-                statements += [
-                    (
-                        "INSERT INTO outbox VALUES (?, ?, ?, ?)",
-                        (topic, e.counter, e.lengths, e.data),
-                    )
-                    for e in of_entries
-                ]
+                    of_entries.append(Entry(topic, counter + 1, lengths, data))
+                    statements.append((_INSERT_ENTRY, (topic, counter + 1, lengths, data)))
+                    size_bytes += len(lengths) + len(data)
+                    counter += len(lengths) // 4
                 if provisional and of_entries:
                     first = (topic, of_entries[0].counter)
                     statements.append(("INSERT OR IGNORE INTO provisional VALUES (?, ?)", first))
-                statements.append((_RAISE_COUNTER, (topic, counter - 1)))
+                last[topic] = counter
                 entries.append(of_entries)
+            if known.outbox_bytes + size_bytes > self._outbox_bytes_max:
+                message = f"the outbox has {known.outbox_bytes} bytes that wait for an answer"
+                raise OutboxFull(message, details={"limit": self._outbox_bytes_max})
             note(entries)
             self._commit(*statements)
             known.outbox_bytes += size_bytes
+            known.counters |= last
             self._known = known
             return entries
 
@@ -652,9 +658,11 @@ class State:
         with self._lock:
             known = self._settled()
             gone = self._commit((_DELETE_ENTRY, (entry.topic, entry.counter)), durable=False)
-            known.outbox_bytes -= gone * entry.size_bytes  # 0: a producer of the topic was sooner
-            self._free_bytes_max += entry.size_bytes
-            self._shrink(known.outbox_bytes)
+            size_bytes = entry.size_bytes
+            known.outbox_bytes -= gone * size_bytes  # 0: a producer of the topic was sooner
+            self._free_bytes_max += size_bytes
+            if self._free_bytes_max >= FREE_BYTES_LOOK:  # else two more statements for each
+                self._shrink(known.outbox_bytes)
             self._known = known
 
     def withdraw(self, entry: Entry) -> int:
@@ -673,6 +681,7 @@ class State:
                 ("UPDATE counters SET counter = ? WHERE topic = ?", last),
             )
             known.outbox_bytes -= sum(e.size_bytes for e in gone)
+            known.counters = self._counters()
             self._free_bytes_max = FREE_BYTES_KEPT
             self._shrink(known.outbox_bytes)
             self._known = known
@@ -691,6 +700,7 @@ class State:
                 *_shifted(entry.topic, entry.counter + entry.count, -entry.count),
             )
             known.outbox_bytes -= entry.size_bytes
+            known.counters = self._counters()
             self._free_bytes_max = FREE_BYTES_KEPT
             self._shrink(known.outbox_bytes)
             self._known = known
@@ -714,24 +724,16 @@ class State:
             raise self._explained(error) from error
         if self.directory is not None:
             sync_names(self.directory)  # a killed process may have left them unsynced
-        self._files = self._there()
+            self._files = _files_of(self.directory)
         return database
 
-    def _there(self) -> list[tuple[int, int]]:
-        """Return which files the names of the database and of its log stand for."""
-        if self.directory is None:
-            return []
-        found = (os.stat(self.directory / name) for name in _FILES[:2])
-        return [(status.st_dev, status.st_ino) for status in found]
-
-    def _check_there(self) -> None:
+    def _check_there(self, directory: Path) -> None:
         """Raise StateUnusable if the files that are open are no longer those of the directory.
 
         SQLite writes on into files that have no name any more, and nobody would find them again.
         """
-        directory = self.directory or Path("memory")
         try:
-            found = self._there()
+            found = _files_of(directory)
         except OSError as error:
             raise unusable(directory, error.strerror or str(error)) from error
         if found != self._files:
@@ -777,6 +779,8 @@ class State:
         database.execute(_HANDED)
         database.execute(_PLACED)
         database.execute(_PATTERNS)
+        database.execute("PRAGMA temp_store = MEMORY")
+        database.execute(_COUNTING)
         for (table,) in database.execute(f"{_STRANGE} LIMIT 1").fetchall():
             raise self._damaged(f"the table `{table}` holds what no client writes there")
         self._shrinks = _made_shrinkable(database)
@@ -787,6 +791,14 @@ class State:
                 return self._database.execute(sql, values).fetchall()
             except sqlite3.Error as error:
                 raise self._explained(error) from error
+
+    def _seen(self) -> _Known:
+        """Return what stands in the database; while nobody changes it, without the lock."""
+        known = self._known  # which whoever changes it sets aside meanwhile
+        if known is None:
+            with self._lock:
+                known = self._settled()
+        return known
 
     def _settled(self) -> _Known:
         """Return what stands in the database, behind a change that was broken off as well."""
@@ -802,8 +814,9 @@ class State:
             handed = dict(self._read("SELECT topic, last_id FROM handed"))
             placed = dict(self._read("SELECT topic, entry FROM placed"))
             patterns = dict(self._read("SELECT topic, entry FROM patterns"))
+            counters = self._counters()
             self._known = _Known(
-                client_id, epoch, sequence, size_bytes, cursors, handed, placed, patterns
+                client_id, epoch, sequence, size_bytes, cursors, handed, placed, patterns, counters
             )
         return self._known
 
@@ -816,7 +829,12 @@ class State:
         self._known = None
         database, is_committing, met = self._database, False, 0
         try:
-            self._begin(durable or self._unwaited >= UNWAITED_MAX)
+            if self.directory is not None:
+                self._prepare_change(self.directory, durable or self._unwaited >= UNWAITED_MAX)
+            if len(statements) == 1:  # SQLite makes a transaction of it
+                is_committing = True
+                return database.execute(*statements[0]).rowcount
+            database.execute("BEGIN IMMEDIATE")
             for sql, values in statements:
                 met = database.execute(sql, values).rowcount
             is_committing = True
@@ -828,19 +846,17 @@ class State:
             raise
         return met
 
-    def _begin(self, durable: bool) -> None:
-        """Begin a transaction, of which `durable` says whether its end is waited for."""
+    def _prepare_change(self, directory: Path, durable: bool) -> None:
+        """Have the next transaction's end waited for, or not."""
         database = self._database
         if durable:
-            self._check_there()
+            self._check_there(directory)
         if self._has_failed:
             self._write_log_again()
         self._unwaited = 0 if durable else self._unwaited + 1
-        if self.directory is not None:
-            # Said before each: a change that was broken off may have left the other settings.
-            database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if durable else 0}")
-        database.execute("BEGIN IMMEDIATE")
+        # Said before each: a change that was broken off may have left the other settings.
+        database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if durable else 0}")
 
     def _wait_for_changes(self) -> None:
         """Have all changes so far on the disk: of one that changes nothing SQLite syncs nothing."""
@@ -889,8 +905,6 @@ class State:
         In a transaction of its own, behind the change that freed them: where the disk is full it
         may find no room to move pages, and the change must not fail of that.
         """
-        if self._free_bytes_max < FREE_BYTES_LOOK:
-            return  # two more statements for each acknowledgment
         kept_bytes = FREE_BYTES_KEPT if outbox_bytes else FREE_BYTES_KEPT_EMPTY
         [(free,)] = self._read("PRAGMA freelist_count")
         [(page_bytes,)] = self._read("PRAGMA page_size")
@@ -900,7 +914,9 @@ class State:
             return
         database = self._database
         try:
-            self._begin(durable=True)
+            if self.directory is not None:
+                self._prepare_change(self.directory, durable=True)
+            database.execute("BEGIN IMMEDIATE")
             for _ in range(pages):  # one page each: Python steps a statement without rows once
                 database.execute("PRAGMA incremental_vacuum(1)")
             database.execute("COMMIT")
@@ -975,6 +991,12 @@ def _made_shrinkable(database: sqlite3.Connection) -> bool:
             raise
         return False  # it works as before, and the next opening tries again
     return True
+
+
+def _files_of(directory: Path) -> list[tuple[int, int]]:
+    """Return which files the names of the database and of its log stand for."""
+    found = (os.stat(directory / name) for name in _FILES[:2])
+    return [(status.st_dev, status.st_ino) for status in found]
 
 
 def _forget_cached(directory: Path) -> None:
@@ -1074,6 +1096,7 @@ os.register_at_fork(
 # --- SQL ------------------------------------------------------------------------------------------
 
 _SEQUENCE: Final = "UPDATE client SET sequence = ?"
+_INSERT_ENTRY: Final = "INSERT INTO outbox VALUES (?, ?, ?, ?)"
 _DELETE_ENTRY: Final = "DELETE FROM outbox WHERE topic = ? AND counter = ?"
 _RAISE_COUNTER: Final = (
     "INSERT INTO counters VALUES (?, ?) "

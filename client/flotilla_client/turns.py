@@ -37,7 +37,10 @@ class Ticket:
 
     def is_over(self) -> bool:
         """Return whether others have done all of it."""
-        return bool(self.joining) and all([call.is_over for call in self.joining])
+        for call in self.joining:
+            if not call.is_over:
+                return False
+        return bool(self.joining)
 
     def waker(self) -> Callable[[], None]:
         """Return what wakes it; that does not keep it alive."""

@@ -495,20 +495,19 @@ class Process:
             if self._is_all_answered():
                 self._publishing_is_over()
                 return
-            if joined.needs_opening:
+            due_ms = joined.turn()
+            if due_ms is None:
                 self._is_opening = True
                 operations = self.session.operations
                 end_ms = joined.opening_end_ms()
                 self._run(operations.open(), end_ms, self._opened, self._not_opened)
                 return
-            joined.turn()
-            joined.expire()
-            if joined.due_ms() > self._now_ms() and not self._is_all_answered():
+            if due_ms > self._now_ms() and not self._is_all_answered():
                 break
         else:
             raise AssertionError(f"{self.name} takes {TURNS_MAX} turns at one moment")
         if joined.is_work:
-            self._wait(joined.due_ms() - self._now_ms(), self._look)
+            self._wait(due_ms - self._now_ms(), self._look)
 
     def _is_all_answered(self) -> bool:
         return len(self._calls) == self._due and all(call.is_over for call in self._calls)

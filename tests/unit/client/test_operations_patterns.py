@@ -21,17 +21,17 @@ TOPICS = {f"m.{number}": number for number in range(100)}
 def waited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Yield of each change whether its disk was waited for."""
     begins: list[bool] = []
-    begin, wait = State._begin, State.wait_for_changes
+    prepare, wait = State._prepare_change, State.wait_for_changes
 
-    def noted(self: State, durable: bool) -> None:
+    def noted(self: State, directory: Path, durable: bool) -> None:
         begins.append(durable)
-        begin(self, durable)
+        prepare(self, directory, durable)
 
     def noted_wait(self: State) -> None:
         begins.append(True)
         wait(self)
 
-    monkeypatch.setattr(State, "_begin", noted)
+    monkeypatch.setattr(State, "_prepare_change", noted)
     monkeypatch.setattr(State, "wait_for_changes", noted_wait)
     monkeypatch.setattr(Operations, "opened", lambda self: iter(()))
     return begins
