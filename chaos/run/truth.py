@@ -36,6 +36,7 @@ from cluster.log.files import Files
 from cluster.log.journal import Journal
 from cluster.store import commands, tables
 from cluster.store.commands import Put
+from cluster.store.rows import check_rows
 from cluster.store.tables import ID_MAX, TOPIC_SHIFT, Database
 from flotilla_client import Client, FlotillaError
 from flotilla_client.protocol import lane_of, text_of, unpack
@@ -180,7 +181,7 @@ def rows(data: Path, copies: Path) -> Iterator[Row]:
             yield from _entries(log.journal, applied_index)
             yield {"kind": "state", "index": applied_index, "digest": _shortened(store)}
         with closing(tables.connect(database, 0)) as connection:
-            tables.check_rows(database, connection, lambda size_bytes: None)
+            check_rows(database, connection, lambda size_bytes: None)
             yield from _state(connection, list(_behind(log.journal, applied_index)))
 
 

@@ -39,7 +39,7 @@ from cluster.members.identity import (
 )
 from cluster.members.membership import UNNAMED
 from cluster.settings.config import MEMBER_COUNTS, NAME_PATTERN
-from cluster.store import snapshots, tables
+from cluster.store import rows, snapshots, tables
 from cluster.store.commands import DamagedEntry
 from cluster.store.store import Store
 from cluster.store.tables import CorruptStore
@@ -220,7 +220,7 @@ class Recovery:
             reader = stack.enter_context(
                 closing(tables.connect(database, tables.WRITER_BUSY_MS_MAX))
             )
-            tables.check_rows(database, reader, lambda _size_bytes: None)
+            rows.check_rows(database, reader, lambda _size_bytes: None)
             applied = settled = last = store.applied_index
             term = store.applied_term
             if self._with_journal:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from cluster.store.idle import Idle
-from cluster.store.tables import Database, in_order, row_crc
+from cluster.store.tables import CorruptStore, Database, in_order, row_crc
 
 PUTS_KEPT: Final = 1024  # docs/protocol.md: a duplicate among these gets its original id
 CHUNK_PUTS: Final = 16  # measured: fewest pages written; 256 bytes in the producer's row
@@ -241,7 +241,16 @@ class Clients:
                 self._database.verify(crc, tuple(row), recent)
                 producer = Producer(row[0], row[1], row[2], row[3], row[4], recent)
                 self._producers.put(key, producer)
+            else:
+                self._check_producers(client)
         return producer
+
+    def _check_producers(self, client: Client) -> None:
+        """Count a client's producers: of one whose index has lost it all would be new again."""
+        [[due, count]] = self._database.query(_PRODUCERS_DUE, (client.number,))
+        if count != due:
+            what = f"client {client.number} has {due} producers, of which {count} are found"
+            raise CorruptStore(self._database.path, what)
 
     def add_producer(self, client: Client, topic: str, name_bytes: int) -> Producer:
         """Create a producer that has taken no counter yet; the caller records its first PUT."""
@@ -289,6 +298,10 @@ class Clients:
         for slot, chunk, crc in rows:
             self._database.verify(crc, (slot,), chunk)
         done = producer.puts // CHUNK_PUTS  # the chunk written next has this number
+        due = min(done, CHUNKS)
+        if len(rows) < due:
+            what = f"of producer {producer.number} {len(rows)} of {due} chunks of PUTs are there"
+            raise CorruptStore(self._database.path, what)
         rows.sort(key=lambda row: (row[0] - low - done) % CHUNKS)
         puts = [put for _, chunk, _ in rows for put in _PAIR.iter_unpack(chunk)]
         kept = PUTS_KEPT - producer.puts % CHUNK_PUTS
@@ -352,4 +365,9 @@ _UPSERT_PRODUCER: Final = (
     "INSERT INTO producers VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT(number) DO UPDATE SET"
     " counter = excluded.counter, puts = excluded.puts, recent = excluded.recent,"
     " crc = excluded.crc"
+)
+# As of the last flush, which writes both.
+_PRODUCERS_DUE: Final = (
+    "SELECT ifnull((SELECT producers FROM clients WHERE number = ?1), 0),"
+    " (SELECT count(*) FROM producers WHERE client = ?1)"
 )

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from urllib.parse import quote
 
 from cluster.log.files import DISK
-from cluster.store import tables
+from cluster.store import rows, tables
 
 STEP_BYTES: Final = 1024 * 1024  # copied or read at once, then a pause
 STEP_PAUSE_S: Final = 0.002  # leaves the disk and the interpreter to the node's loop
@@ -167,7 +167,7 @@ def _check_rows(path: Path, database: Path, pause: Callable[[float], None]) -> N
             pause(STEP_PAUSE_S)
 
     with closing(_open_whole(path)) as connection:
-        tables.check_rows(database, connection, read)
+        rows.check_rows(database, connection, read)
 
 
 def _open_whole(path: Path) -> sqlite3.Connection:

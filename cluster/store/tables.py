@@ -290,8 +290,8 @@ class Database:
         """Raise CorruptStore if a page of what is read whole at the start has lost rows.
 
         No row's checksum says so, and nobody asks for a subscription that is not there. Takes a
-        tenth of what the reading does. Rows of publications that are gone are missed by who reads
-        them; those of `links` are counted.
+        tenth of what the reading does. Rows of publications and producers that are gone are missed
+        by who reads them, and by the scrub (rows.py); those of `links` are counted.
         """
         for table in (*_LOADED, *(("compactions",) if self.has_latest else ())):
             [said, *_] = self.query(f"PRAGMA quick_check('{table}')")
@@ -670,30 +670,6 @@ def _raise_epochs(connection: sqlite3.Connection, epochs: int) -> None:
     for (epoch,) in connection.execute("SELECT epoch FROM gone_epochs").fetchall():
         row = (epoch + epochs,)
         connection.execute("UPDATE gone_epochs SET epoch = ?, crc = ?", (*row, row_crc(row)))
-
-
-def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int], None]) -> None:
-    """Raise CorruptStore, about `path`, unless every row is what was written.
-
-    Reads everything: for a worker thread. `read(size_bytes)` is told of each row's blobs.
-    """
-    read_position(path, connection)
-    try:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        times = TIMED_TABLES if has_times(connection) else frozenset[str]()
-        for table, columns, blobs in CHECKED:
-            if table not in tables and table in LATER_TABLES:
-                continue  # a copy of an older version's database
-            time = "timestamp_ms" if table in times else "0"
-            for crc, at, *row in connection.execute(f"SELECT crc, {time}, {columns} FROM {table}"):
-                values, blob = tuple(row[: len(row) - blobs]), b"".join(row[len(row) - blobs :])
-                values = timed((*values, at))
-                if crc != row_crc(values, blob):
-                    raise CorruptStore(path, f"checksum of the row {values} of {table}")
-                read(len(blob))
-    except sqlite3.DatabaseError as error:
-        _raise_corrupt(path, error)
-        raise
 
 
 TIMED_TABLES: Final = frozenset({"publications", "running"})

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cluster.serve.broker import Answer, Broker, BrokerLimits
 from cluster.store import commands, tables
 from cluster.store.commands import DamagedEntry, Put, Raise, Register, Stamp, Subscribe
+from cluster.store.rows import check_rows
 from cluster.store.store import Delivery, Done, Store
 from cluster.wire.levels import LEVEL_OF_PROPERTIES
 from flotilla_client import BadRequest, Publication, TooLarge, protocol
@@ -319,7 +320,7 @@ def test_what_was_stored_before_the_level_has_no_time_and_is_read_on(tmp_path: P
         assert text_of(unpack(delivery.lengths, delivery.data)[3]) == b"42 apples"
         log.reopen()
     with tables.connect(log.path, 100) as connection:
-        tables.check_rows(log.path, connection, lambda size: None)
+        check_rows(log.path, connection, lambda size: None)
 
 
 def test_a_flipped_time_is_found(log: StampedLog) -> None:
@@ -333,7 +334,7 @@ def test_a_flipped_time_is_found(log: StampedLog) -> None:
         tables.connect(log.path, 100) as connection,
         pytest.raises(tables.CorruptStore, match="publications"),
     ):
-        tables.check_rows(log.path, connection, lambda size: None)
+        check_rows(log.path, connection, lambda size: None)
     with pytest.raises(tables.CorruptStore, match="checksum"):
         log.read()
 

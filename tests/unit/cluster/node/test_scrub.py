@@ -20,13 +20,14 @@ from cluster.log.sealed import Sealed, check_piece
 from cluster.node import scrub
 from cluster.node.scrub import Scrub, ScrubPace
 from cluster.store import rows, tables
-from cluster.store.commands import ChangeUser, Put, Raise, Register, Subscribe, encode
+from cluster.store.commands import Advance, ChangeUser, Put, Raise, Register, Subscribe, encode
 from cluster.store.rows import DamagedRow, Place, check_slice
+from cluster.store.snapshots import make_copy
 from cluster.store.store import Limits
-from cluster.store.tables import CHECKED, RecoveryRow, write_recovery
+from cluster.store.tables import CHECKED, ID_MAX, CorruptStore, RecoveryRow, write_recovery
 from cluster.wire.levels import BUILD, LEVEL_OF_PROPERTIES
 from flotilla_client.protocol import ADD_USER, pack
-from tests.unit.store_bench import Bench
+from tests.unit.store_bench import Bench, lose_the_last_of_three_rows
 
 MIB = 1024 * 1024
 OFTEN = ScrubPace(bytes_per_s_max=64 * MIB, period_s=10.0)
@@ -263,6 +264,75 @@ def test_whatever_a_row_has_become_is_told_and_the_others_are_read(bench: Bench,
     change(bench.path, "UPDATE subscriptions SET crc = crc + 1 WHERE client > 3")
     found = damaged_rows(bench.path, 3)
     assert len({each.table for each in found}) == 2, found
+
+
+@pytest.fixture
+def backlog(tmp_path: Path) -> Iterator[Bench]:
+    """A store of publications 1 to 9 of t, in a row each, that s has read up to 3."""
+    bench = Bench.started(tmp_path / "store.db")
+    for counter in range(1, 10):
+        bench.put(counter, b"news")
+    bench.ok(Advance("s", None, {"t": 3}))
+    yield bench
+    bench.store.close()
+
+
+@pytest.mark.parametrize("rows_max", [1, 2, 1000])
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("1 AND 4", "of topic 1 publications 4 to 4 are missing"),
+        ("5 AND 5", "before this row publications 5 to 5 are missing"),
+        ("6 AND 8", "before this row publications 6 to 8 are missing"),
+        ("8 AND 9", "of topic 1 publications 8 to 9 are missing"),
+        ("1 AND 9", "of topic 1 publications 4 to 9 are missing"),
+    ],
+)
+def test_rows_of_publications_that_are_gone_are_missed_wherever_they_stood(
+    backlog: Bench, gone: str, said: str, rows_max: int
+) -> None:
+    assert damaged_rows(backlog.path, rows_max) == []
+    change(backlog.path, f"DELETE FROM publications WHERE key & {ID_MAX} BETWEEN {gone}")
+    assert [each.reason for each in damaged_rows(backlog.path, rows_max)] == [said]
+    assert {each.table for each in damaged_rows(backlog.path, rows_max)} == {"publications"}
+
+
+def test_a_flipped_number_of_rows_of_a_page_is_found_and_no_copy_is_made_of_what_is_left(
+    tmp_path: Path,
+) -> None:
+    bench = Bench.started(tmp_path / "store.db")
+    for counter in range(1, 4):
+        bench.put(counter, b"news")
+    bench.store.close()
+    make_copy(bench.path, tmp_path / "whole.db")
+    lose_the_last_of_three_rows(bench.path, "publications")
+    [damaged] = damaged_rows(bench.path)
+    assert damaged.reason == "of topic 1 publications 3 to 3 are missing"
+    with pytest.raises(CorruptStore, match="publications 3 to 3 are missing"):
+        make_copy(bench.path, tmp_path / "copy.db")
+
+
+@pytest.mark.parametrize("rows_max", [1, 1000])
+def test_producers_that_are_gone_are_missed(bench: Bench, rows_max: int) -> None:
+    change(bench.path, "DELETE FROM producers WHERE client = 3")
+    [damaged] = damaged_rows(bench.path, rows_max)
+    assert (damaged.table, damaged.row) == ("producers", "3")
+    assert damaged.reason == "this client has 1, of which 0 are there"
+
+
+def test_what_was_read_or_collected_between_two_slices_is_not_missed(backlog: Bench) -> None:
+    after: Place | None = Place()
+    counter, slices = 10, 0
+    while after is not None:
+        part = check_slice(backlog.path, after, 1, MIB)
+        after, slices = part.after, slices + 1
+        assert part.damaged == (), slices
+        backlog.put(counter, b"news")
+        counter += 1
+        backlog.ok(Advance("s", None, {"t": counter - 3}))
+        backlog.store.collect_garbage(1)
+        backlog.store.commit()
+    assert slices > 10
 
 
 def test_an_index_that_has_lost_an_entry_is_found(bench: Bench) -> None:

@@ -22,7 +22,7 @@ from tests.unit.model_store import (
     SMALL,
     answer_of,
 )
-from tests.unit.store_bench import Bench
+from tests.unit.store_bench import Bench, lose_the_last_of_three_rows
 
 
 def test_a_fresh_client_begins_with_epoch_1_and_its_id_is_taken(bench: Bench) -> None:
@@ -201,6 +201,27 @@ def test_original_ids_are_known_for_the_last_1024_puts(bench: Bench, cached: boo
         }
     for counter in (0, oldest - 1):
         assert bench.put(counter)[1] == {"id": 0, "count": 1, "duplicate": True, "stored": None}
+
+
+def test_a_producer_that_its_index_has_lost_is_not_taken_for_a_new_one(bench: Bench) -> None:
+    """Or what it sends again would be stored twice."""
+    for topic in "tuv":
+        bench.put(1, topic=topic)
+    bench.store.close()
+    lose_the_last_of_three_rows(bench.path, "sqlite_autoindex_producers_1")
+    bench.store = Store.open(bench.path, {}, SMALL)
+    with pytest.raises(CorruptStore, match="3 producers, of which 2 are found"):
+        bench.put(1, topic="v")
+
+
+def test_earlier_puts_that_are_gone_give_no_others_id(bench: Bench) -> None:
+    for counter in range(3 * clients.CHUNK_PUTS + 1):
+        bench.put(counter)
+    bench.store.close()
+    lose_the_last_of_three_rows(bench.path, "earlier_puts")
+    bench.store = Store.open(bench.path, {}, SMALL)
+    with pytest.raises(CorruptStore, match="2 of 3 chunks of PUTs are there"):
+        bench.put(2 * clients.CHUNK_PUTS + 1)
 
 
 def test_a_producer_that_fell_out_of_the_cache_keeps_its_counter(

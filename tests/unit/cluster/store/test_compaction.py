@@ -420,7 +420,7 @@ def test_each_row_has_a_checksum_and_is_found_by_its_key(bench: CompactionBench)
     bench.step()
     bench.store.commit()
     with closing(tables.connect(bench.path, 1_000)) as connection:
-        tables.check_rows(bench.path, connection, lambda size_bytes: None)
+        rows.check_rows(bench.path, connection, lambda size_bytes: None)
     place = rows.Place()
     assert not rows.check_slice(bench.path, place, 10_000, 10_000_000).damaged
     damages = {

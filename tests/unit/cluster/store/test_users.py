@@ -26,6 +26,7 @@ from cluster.store.commands import (
     encode,
     level_of,
 )
+from cluster.store.rows import check_rows
 from cluster.store.store import CorruptStore, Limits, Refused, Store
 from cluster.store.users import PUBLISH, SUBSCRIBE, matches
 from cluster.wire.levels import BUILD, LEVEL_OF_USERS, Build, UnsupportedLevel
@@ -405,7 +406,7 @@ def test_a_changed_row_of_a_user_or_an_owner_is_noticed(bench: store_bench.Bench
     with tables.connect(path, 0) as connection:
         connection.execute("UPDATE owners SET owner = 'thief'")
         with pytest.raises(CorruptStore, match="owners"):
-            tables.check_rows(path, connection, lambda size_bytes: None)
+            check_rows(path, connection, lambda size_bytes: None)
     store = Store.open(path, {})
     with pytest.raises(CorruptStore):
         store.check_client("c", 1)
@@ -421,7 +422,7 @@ def test_a_database_of_before_is_opened_and_gets_users(tmp_path: Path) -> None:
     Store.open(path, MEMBERS).close()
     with tables.connect(path, 0) as connection:
         connection.executescript("DROP TABLE users; DROP TABLE owners")
-        tables.check_rows(path, connection, lambda size_bytes: None)
+        check_rows(path, connection, lambda size_bytes: None)
     store = Store.open(path, {})
     before = store.digest()
     assert store.users.page("", 9) == []
