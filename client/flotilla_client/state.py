@@ -30,6 +30,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +65,9 @@ UNWAITED_MAX: Final = 200  # changes in a row, some pages each: as long a log as
 COPY_BYTES: Final = 1024 * 1024  # of the log that is written again, at once
 REMADE_BYTES_MAX: Final = 16 * 1024 * 1024  # of an older file, when it is opened: below a second
 FULL_BYTES: Final = 128 * 1024  # less room than that: SQLite's index of the log takes 32 KiB
+# With less the log must not grow: what it holds needs as much again where it is carried on to.
+SHORT_BYTES: Final = 2 * WAL_BYTES_KEPT
+LEFT_BYTES: Final = 2 * FULL_BYTES  # by what enters the outbox: to send it takes some writing
 _INCREMENTAL: Final = 2  # PRAGMA auto_vacuum: free pages are given back when asked for
 
 _SCHEMA: Final = """
@@ -212,6 +216,7 @@ class State:
         self._is_open = False
         self._has_failed = False  # a sync; what it has dropped of the log is in the cache alone
         self._free_bytes_max = FREE_BYTES_KEPT  # or less is free, but for what pages lose
+        self._is_short = False  # of room on the disk
         self._unwaited = 0  # changes since the last one that was waited for
         self._claim()
         _states.add(self)
@@ -646,12 +651,47 @@ class State:
             if known.outbox_bytes + size_bytes > self._outbox_bytes_max:
                 message = f"the outbox has {known.outbox_bytes} bytes that wait for an answer"
                 raise OutboxFull(message, details={"limit": self._outbox_bytes_max})
+            self._check_room(known.outbox_bytes, size_bytes)
             note(entries)
             self._commit(*statements)
             known.outbox_bytes += size_bytes
             known.counters |= last
             self._known = known
             return entries
+
+    def _check_room(self, outbox_bytes: int, size_bytes: int) -> None:
+        """Refuse what would take the last of the disk: then nothing could be sent any more.
+
+        Raises OutboxFull if sending makes room, StateUnusable if there is nothing to send.
+        """
+        free_bytes = self._disk_free_bytes()
+        if free_bytes >= SHORT_BYTES + 2 * size_bytes:
+            return
+        [(pages,)] = self._read("PRAGMA freelist_count")
+        [(page_bytes,)] = self._read("PRAGMA page_size")
+        grows_bytes = max(0, size_bytes - pages * page_bytes)
+        if free_bytes + self._log_bytes() >= size_bytes + grows_bytes + LEFT_BYTES:
+            return
+        if not outbox_bytes:
+            raise unusable(self.directory or Path(), f"the disk is full ({free_bytes} bytes free)")
+        message = (
+            f"the outbox has {outbox_bytes} bytes, and the disk no room: {free_bytes} are free"
+        )
+        raise OutboxFull(message, details={"limit": outbox_bytes})
+
+    def _log_bytes(self) -> int:
+        """Return the size of the log, which where room is short is emptied behind each change."""
+        log = (self.directory or Path()) / f"{DATABASE_NAME}-wal"
+        return log.stat().st_size if log.exists() else 0
+
+    def _disk_free_bytes(self) -> int:
+        if self.directory is None:
+            return sys.maxsize
+        try:
+            disk = os.statvfs(self.directory)
+        except OSError as error:
+            raise unusable(self.directory, error.strerror or str(error)) from error
+        return disk.f_bavail * disk.f_frsize
 
     def acknowledged(self, entry: Entry) -> None:
         """Forget a publication that the broker has. Not waited for (see above)."""
@@ -851,12 +891,14 @@ class State:
         database = self._database
         if durable:
             self._check_there(directory)
+            self._is_short = self._disk_free_bytes() < SHORT_BYTES
         if self._has_failed:
             self._write_log_again()
         self._unwaited = 0 if durable else self._unwaited + 1
+        pages = 1 if self._is_short else CHECKPOINT_PAGES if durable else 0
         # Said before each: a change that was broken off may have left the other settings.
         database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        database.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if durable else 0}")
+        database.execute(f"PRAGMA wal_autocheckpoint = {pages}")
 
     def _wait_for_changes(self) -> None:
         """Have all changes so far on the disk: of one that changes nothing SQLite syncs nothing."""

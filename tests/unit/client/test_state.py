@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
@@ -36,6 +36,7 @@ from flotilla_client.state import SCHEMA_VERSION, Entry, State
 ONE = pack([b"one"])
 TWO = pack([b"two", b"three"])
 SYNCHRONOUS_FULL = 2  # SQLite's number
+PIECE = pack([bytes(20_000)])
 STEPS_MIN = 5  # places at which every change can be broken off
 
 
@@ -617,3 +618,64 @@ def test_who_waits_for_a_hand_over_that_is_known_waits_for_the_disk(
     state.hand_over("t", 5)
     assert len(synced) == 1
     state.close()
+
+
+# --- a small disk ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a disk of a MiB: four times less than a log that is never short of room."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
+    yield tmp_path / "state"
+    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+@pytest.mark.root
+def test_the_log_of_what_was_sent_does_not_take_a_small_disk(small_disk: Path) -> None:
+    with closing(State(small_disk)) as state:
+        state.resumed("me", 1, 0, {}, {"t": 0})
+        for number in range(200):
+            [entry] = state.enqueue("t", [PIECE])
+            state.acknowledged(entry)
+            state.raise_cursor("t", number, durable=number % 3 == 0)
+    with closing(State(small_disk)) as state:
+        assert (state.counter("t"), state.cursor("t")) == (200, 199)
+
+
+@pytest.mark.root
+def test_an_outbox_that_has_filled_a_small_disk_is_sent_and_goes_on(small_disk: Path) -> None:
+    state = State(small_disk)
+    state.resumed("me", 1, 0, {}, {})
+
+    def fill() -> None:
+        for _ in range(200):
+            state.enqueue("t", [PIECE])
+
+    with pytest.raises(OutboxFull, match="the disk no room") as caught:
+        fill()
+    assert caught.value.definite
+    state.close()
+    state = State(small_disk)
+    kept = state.outbox("t")
+    assert len(kept) > 5
+    assert state.next_sequence() == 1
+    for entry in kept:
+        state.acknowledged(entry)
+    assert state.outbox("t") == []
+    for _ in kept:
+        state.enqueue("t", [PIECE])
+    state.close()
+
+
+@pytest.mark.root
+def test_nothing_enters_where_others_have_filled_the_disk(small_disk: Path) -> None:
+    with closing(State(small_disk)) as state:
+        state.resumed("me", 1, 0, {}, {"t": 0})
+        (small_disk.parent / "others").write_bytes(bytes(700_000))
+        with pytest.raises(StateUnusable, match="the disk is full") as caught:
+            state.enqueue("t", [PIECE])
+        assert caught.value.definite
+        state.raise_cursor("t", 3)
+        (small_disk.parent / "others").unlink()
+        state.enqueue("t", [PIECE])
