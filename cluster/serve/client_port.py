@@ -44,6 +44,7 @@ UNREAD_BYTES_SERVED: Final = 8 * 1024 * 1024
 UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 
 ROUTE_BYTES: Final = 8  # the connection's number
+NOBODY: Final = (b"", b"")  # the identity of who has none
 CHECK_PERIOD_S: Final = 0.25  # how late a deadline may be noticed
 HANDSHAKE_S_MAX: Final = 5.0  # from accepted to READY: some round trips and a busy client
 # Each may cost the curve 0.2 ms: strangers must not take a turn's time from those who are in.
@@ -111,7 +112,7 @@ class ClientConnection:
     began_at: float = 0.0  # when the unfinished message began, 0: there is none
     has_share: bool = False  # of unfinished_bytes_max
     wanted_at: float = 0.0  # since when it has waited for one
-    identity: bytes = b""
+    identity: tuple[bytes, bytes] = NOBODY  # whose key it has shown, and what it calls itself
     pings: bool = False
     pinged_at: float = 0.0
     claimant: ClientConnection | None = (
@@ -149,7 +150,7 @@ class ClientPort:
         self._limits, self._clock, self._watch, self._report = limits, clock, watch, report
         self._clients: dict[int, ClientConnection] = {}  # by descriptor
         self._routes: dict[bytes, ClientConnection] = {}
-        self._identities: dict[bytes, ClientConnection] = {}
+        self._identities: dict[tuple[bytes, bytes], ClientConnection] = {}
         self._strangers: dict[ClientConnection, None] = {}  # not READY yet, the oldest first
         self._readable: dict[ClientConnection, None] = {}
         self._held: dict[ClientConnection, None] = {}  # to be read when their payers' rests end
@@ -574,10 +575,14 @@ class ClientPort:
         """Let the client in, unless its identity is that of a connection that lives.
 
         A client that comes back after its network broke has left a connection that looks alive:
-        whoever has the identity is asked, and gives way if it doesn't answer.
+        whoever has the identity is asked, and gives way if it doesn't answer. With keys everybody
+        has identities of his own: no other principal keeps him out, or puts him out.
         """
-        client.identity, client.pings = ready.identity, ready.pings
-        other = self._identities.get(ready.identity) if ready.identity else None
+        client.pings = ready.pings
+        if ready.identity:
+            session = client.receiver.session
+            client.identity = (b"" if session is None else session.name.encode()), ready.identity
+        other = self._identities.get(client.identity)
         if other is None:
             self._admit(client)
         elif other.claimant is None and other.pings and other.watched[0]:
@@ -606,7 +611,7 @@ class ClientPort:
             client.deadline_at = client.heard_at + HANDSHAKE_S_MAX
         else:
             self._strangers.pop(client, None)
-        if client.identity:
+        if client.identity != NOBODY:
             self._identities[client.identity] = client
 
     # --- writing ------------------------------------------------------------------------------

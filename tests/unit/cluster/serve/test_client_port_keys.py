@@ -21,8 +21,8 @@ from flotilla_client.keys import z85
 from tests.unit.cluster.serve.test_client_port import PortWorld
 from tests.unit.curve_client import GREETING, CurveClient, command, pair
 
-SERVER, OLD_SERVER, ORDERS = pair(), pair(), pair()
-KEYRING = Keyring((SERVER, OLD_SERVER), {ORDERS.public: "orders"})
+SERVER, OLD_SERVER, ORDERS, STOCK = pair(), pair(), pair(), pair()
+KEYRING = Keyring((SERVER, OLD_SERVER), {ORDERS.public: "orders", STOCK.public: "stock"})
 LIMITS = PortLimits(100, 4, 2 * MESSAGE_BYTES_MAX, 64 * 1024 * 1024)
 
 
@@ -69,9 +69,15 @@ def context() -> Iterator[Context]:
 
 
 def dealer(
-    world: PortWorld, context: Context, key: KeyPair, server: KeyPair = SERVER
+    world: PortWorld,
+    context: Context,
+    key: KeyPair,
+    server: KeyPair = SERVER,
+    identity: bytes = b"",
 ) -> zmq.Socket[bytes]:
     made = context.dealer()
+    if identity:  # libzmq takes no empty one
+        made.setsockopt(zmq.IDENTITY, identity)
     made.curve_serverkey = z85(server.public).encode()
     made.curve_publickey = z85(key.public).encode()
     made.curve_secretkey = z85(key.secret).encode()
@@ -109,6 +115,20 @@ def test_libzmq_answers_a_ping_in_a_box(world: PortWorld, context: Context) -> N
         world.until(lambda before=before: inside.heard_at > before)
     assert 4 * PING_AFTER_S > SILENCE_S_MAX
     assert len(world.port) == 1
+
+
+def test_another_principal_with_the_same_identity_neither_keeps_nor_puts_anybody_out(
+    world: PortWorld, context: Context
+) -> None:
+    orders = dealer(world, context, ORDERS, identity=b"me")
+    asked(world, orders, [b"a"])
+    stock = dealer(world, context, STOCK, identity=b"me")
+    asked(world, stock, [b"b"])
+    assert not world.claimed()
+    asked(world, orders, [b"c"])
+    again = dealer(world, context, ORDERS, identity=b"me")
+    again.send(b"")
+    world.until(world.claimed)
 
 
 def test_an_unknown_key_s_connection_ends_without_a_word(
