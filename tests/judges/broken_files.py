@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.judges.broken_rows import acknowledged, one
 from tests.judges.history import MadeHistory, Row, sealed
-from tests.judges.kinds import breaks, damages, hides
+from tests.judges.kinds import NoRoom, breaks, damages, hides, need
 
 
 def files_of(directory: Path, lines_min: int = 1) -> list[Path]:
@@ -39,57 +39,44 @@ def say(directory: Path, document: object) -> None:
 
 
 @damages("file-gone", "what run.json names is there")
-def file_gone(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def file_gone(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     rng.choice(files_of(directory)).unlink()
-    return True
 
 
 @damages("file-empty", "a file has as many bytes as run.json says")
-def file_empty(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def file_empty(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     files = [file for file in files_of(directory) if closed(directory, file)]
     file = one(rng, files)
-    if file is None:
-        return False
     file.write_bytes(b"")
-    return True
 
 
 @damages("cut-at-a-line", "a file has as many lines as run.json says")
-def cut_at_a_line(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def cut_at_a_line(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     """Cut a closed file at the end of any line.
 
     A file that is not closed vouches for its first bytes only: what is cut behind them is truly
     unobservable, for its process may have died at any line.
     """
     file = one(rng, [file for file in files_of(directory, 2) if closed(directory, file)])
-    if file is None:
-        return False
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[: rng.randint(0, len(lines) - 1)]))
-    return True
 
 
 @damages("cut-in-a-line", "a file has as many bytes as run.json says: cut anywhere")
-def cut_in_a_line(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def cut_in_a_line(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     file = one(rng, [file for file in files_of(directory) if closed(directory, file)])
-    if file is None:
-        return False
     data = file.read_bytes()
     file.write_bytes(data[: rng.randrange(len(data))])
-    return True
 
 
 @damages("grown", "a closed file is not longer than run.json says")
-def grown(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def grown(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     file = one(rng, [file for file in files_of(directory) if closed(directory, file)])
-    if file is None:
-        return False
     last = json.loads(file.read_bytes().splitlines()[-1]) if is_whole(file) else None
     if last is None:
-        return False
+        raise NoRoom
     line = {**last, "op_id": 10**6, "f": "phase", "type": "info", "phase": "done"}
     file.write_bytes(file.read_bytes() + json.dumps(line).encode() + b"\n")
-    return True
 
 
 def is_whole(file: Path) -> bool:
@@ -102,46 +89,40 @@ def is_whole(file: Path) -> bool:
 
 
 @damages("byte-flipped", "the bytes of a file have the digest that run.json says")
-def byte_flipped(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def byte_flipped(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     """One digit of a time becomes another: the line is as good as any."""
     file = one(rng, [file for file in files_of(directory) if closed(directory, file)])
-    if file is None:
-        return False
     data = bytearray(file.read_bytes())
     place = data.index(b'"wall_ns":') + len(b'"wall_ns":')
     data[place] = data[place] ^ 1
     file.write_bytes(bytes(data))
-    return True
 
 
 @damages("no-digests", "run.json vouches for each file, or the verdict is not `valid`")
-def no_digests(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def no_digests(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     document = about(directory)
     if rng.random() < 0.5:
         document["history"] = sorted(document["history"])
     else:
         del document["history"]
     say(directory, document)
-    return True
 
 
 @damages("unnamed-file", "run.json names every file there is")
-def unnamed_file(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def unnamed_file(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     document = about(directory)
     del document["history"][rng.choice(files_of(directory)).name]
     say(directory, document)
-    return True
 
 
 @damages("hidden-file", "a file whose name begins with _ or . is one too many")
-def hidden_file(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def hidden_file(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     file = rng.choice(files_of(directory))
     file.rename(file.with_name(rng.choice("_.") + file.name))
-    return True
 
 
 @damages("extra-entry", "nothing stands in history/ that run.json does not name")
-def extra_entry(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def extra_entry(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     file, below = rng.choice(files_of(directory)), directory / "history"
     kind = rng.randrange(4)
     if kind == 0:
@@ -153,11 +134,10 @@ def extra_entry(directory: Path, history: MadeHistory, rng: random.Random) -> bo
         shutil.copy(file, below / f"{rng.choice('_.x')}{file.name}")
     else:
         (directory / "history.parquet").mkdir()
-    return True
 
 
 @damages("copy-that-contradicts", "a file is of the process that its name says")
-def copy_that_contradicts(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def copy_that_contradicts(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     """A copy of a file under another name, of which run.json knows."""
     file = rng.choice(files_of(directory))
     data, document = file.read_bytes(), about(directory)
@@ -165,11 +145,10 @@ def copy_that_contradicts(directory: Path, history: MadeHistory, rng: random.Ran
     other.write_bytes(data)
     document["history"][other.name] = sealed(data)
     say(directory, document)
-    return True
 
 
 @damages("run-json-broken", "run.json is JSON")
-def run_json_broken(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def run_json_broken(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     file = directory / "run.json"
     kind = rng.randrange(3)
     if kind == 0:
@@ -178,67 +157,55 @@ def run_json_broken(directory: Path, history: MadeHistory, rng: random.Random) -
         file.write_bytes(file.read_bytes()[:-20])
     else:
         file.write_text("[]\n")
-    return True
 
 
 @damages("unfinished", "a run that did not finish proves nothing")
-def unfinished(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False
+def unfinished(directory: Path, history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     document = about(directory)
     document["outcome"]["finished"] = False
     say(directory, document)
-    return True
 
 
 @damages("names-in-other-order", "a digest is of a file's own bytes")
-def digests_swapped(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def digests_swapped(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     names = [file.name for file in files_of(directory) if closed(directory, file)]
-    if len(names) < 2:
-        return False
+    need(len(names) >= 2)
     first, second = rng.sample(names, 2)
     document = about(directory)
     files = document["history"]
     files[first], files[second] = files[second], files[first]
     say(directory, document)
-    return True
 
 
 # --- the truth ------------------------------------------------------------------------------------
 
 
 @damages("truth-gone", "each node whose disk was to be read is there")
-def truth_gone(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def truth_gone(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     files = sorted((directory / "truth").glob("*.jsonl"))
-    if not files:
-        return False
+    need(files)
     rng.choice(files).unlink()
-    return True
 
 
 @damages("truth-empty", "a node's truth has rows")
-def truth_empty(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def truth_empty(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     files = sorted((directory / "truth").glob("*.jsonl"))
-    if not files:
-        return False
+    need(files)
     rng.choice(files).write_bytes(b"")
-    return True
 
 
 @damages("truth-of-a-stranger", "a file of the truth is of an expected node")
-def truth_of_a_stranger(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def truth_of_a_stranger(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     files = sorted((directory / "truth").glob("*.jsonl"))
-    if not files:
-        return False
+    need(files)
     (directory / "truth" / "stranger.jsonl").write_bytes(files[0].read_bytes())
-    return True
 
 
 @damages("truth-malformed", "rows of the truth are what a reader of disks writes")
-def truth_malformed(directory: Path, history: MadeHistory, rng: random.Random) -> bool:
+def truth_malformed(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     files = sorted((directory / "truth").glob("*.jsonl"))
-    if not files:
-        return False
+    need(files)
     file = rng.choice(files)
     common = {"run_id": history.run_id, "node": file.stem}
     bad = rng.choice(
@@ -253,25 +220,18 @@ def truth_malformed(directory: Path, history: MadeHistory, rng: random.Random) -
         )
     )
     file.write_bytes(file.read_bytes() + bad.encode() + b"\n")
-    return True
 
 
 @hides("truth-without-state", "a node's truth has a state")
-def truth_without_state(history: MadeHistory, rng: random.Random) -> bool:
+def truth_without_state(history: MadeHistory, rng: random.Random) -> None:
     node = one(rng, sorted(history.truth))
-    if node is None:
-        return False
     history.truth[node] = [row for row in history.truth[node] if row["kind"] != "state"]
-    return True
 
 
 @hides("truth-of-another-run", "rows of the truth are of this run")
-def truth_of_another_run(history: MadeHistory, rng: random.Random) -> bool:
+def truth_of_another_run(history: MadeHistory, rng: random.Random) -> None:
     node = one(rng, sorted(history.truth))
-    if node is None:
-        return False
     history.truth[node] = [{**row, "run_id": "another"} for row in history.truth[node]]
-    return True
 
 
 def rows_of(history: MadeHistory, node: str, kind: str) -> list[Row]:
@@ -280,7 +240,7 @@ def rows_of(history: MadeHistory, node: str, kind: str) -> list[Row]:
 
 
 @breaks("entries-differ", "replica_divergence", "nodes hold the same entry at an index", "entry")
-def entries_differ(history: MadeHistory, rng: random.Random) -> bool:
+def entries_differ(history: MadeHistory, rng: random.Random) -> None:
     shared = [
         row
         for node in history.truth
@@ -290,36 +250,27 @@ def entries_differ(history: MadeHistory, rng: random.Random) -> bool:
         and any(row["index"] == one["index"] for one in rows_of(history, other, "entry"))
     ]
     row = one(rng, shared)
-    if row is None:
-        return False
     row["digest"] = "0" * 32
-    return True
 
 
 @breaks("states-differ", "replica_divergence", "nodes have the same state at an index", "state")
-def states_differ(history: MadeHistory, rng: random.Random) -> bool:
-    if len(history.truth) < 2:
-        return False
+def states_differ(history: MadeHistory, rng: random.Random) -> None:
+    need(len(history.truth) >= 2)
     nodes = rng.sample(sorted(history.truth), 2)
     states = [rows_of(history, node, "state")[0] for node in nodes]
     states[0] |= {"index": states[1]["index"], "digest": "0" * 32}
-    return True
 
 
 @breaks("two-led-a-term", "leaders_per_term", "a term has one leader: by the nodes' own logs")
-def two_led_a_term(history: MadeHistory, rng: random.Random) -> bool:
-    if len(history.truth) < 2:
-        return False
+def two_led_a_term(history: MadeHistory, rng: random.Random) -> None:
+    need(len(history.truth) >= 2)
     led = [row for node in history.truth for row in rows_of(history, node, "leadership")]
     row = one(rng, led)
-    if row is None:
-        return False
     other = rng.choice([node for node in sorted(history.truth) if node != row["node"]])
     history.truth[other].append({**row, "node": other})
-    return True
 
 
-def publication(history: MadeHistory, rng: random.Random) -> tuple[str, str, int, int] | None:
+def publication(history: MadeHistory, rng: random.Random) -> tuple[str, str, int, int]:
     """Return (topic, producer, counter, id) of one that was acknowledged and is no garbage.
 
     Where every subscriber has passed its id, a disk without it is as good as one that has it: to
@@ -338,7 +289,7 @@ def publication(history: MadeHistory, rng: random.Random) -> tuple[str, str, int
             counter, id_ = op.invoke["counter"] + place, first_id + place
             if floors and id_ > max(floors):
                 fit.append((topic, op.invoke["client_id"], counter, id_))
-    chosen: tuple[str, str, int, int] | None = one(rng, fit)
+    chosen: tuple[str, str, int, int] = one(rng, fit)
     return chosen
 
 
@@ -368,90 +319,67 @@ def hold(
 
 
 @breaks("not-on-disks", "ack_not_durable", "what is acknowledged is on a majority's disks")
-def not_on_disks(history: MadeHistory, rng: random.Random) -> bool:
-    if not history.truth:
-        return False
+def not_on_disks(history: MadeHistory, rng: random.Random) -> None:
+    need(history.truth)
     chosen = publication(history, rng)
-    if chosen is None:
-        return False
     topic, producer, counter, _ = chosen
     nodes = sorted(history.truth)
     for node in rng.sample(nodes, rng.randint(len(nodes) // 2 + 1, len(nodes))):
         take_off(history, node, topic, producer, counter)
-    return True
 
 
 @breaks("under-another-id", "inconsistent_id", "disks and acknowledgments agree on an id")
-def under_another_id(history: MadeHistory, rng: random.Random) -> bool:
+def under_another_id(history: MadeHistory, rng: random.Random) -> None:
     """Every node holds another publication in the place of an acknowledged one."""
-    if not history.truth:
-        return False
+    need(history.truth)
     chosen = publication(history, rng)
-    if chosen is None:
-        return False
     topic, producer, counter, id_ = chosen
     for node in history.truth:
         take_off(history, node, topic, producer, counter)
         hold(history, node, topic, producer, counter + 50_000, id_)
-    return True
 
 
 @breaks("moved-on-disks", "duplicate_stored", "disks and acknowledgments agree on a place")
-def moved_on_disks(history: MadeHistory, rng: random.Random) -> bool:
+def moved_on_disks(history: MadeHistory, rng: random.Random) -> None:
     """Every node holds an acknowledged publication under another id."""
-    if not history.truth:
-        return False
+    need(history.truth)
     chosen = publication(history, rng)
-    if chosen is None:
-        return False
     topic, producer, counter, id_ = chosen
     for node in history.truth:
         take_off(history, node, topic, producer, counter)
         hold(history, node, topic, producer, counter, id_ + 1_000)
-    return True
 
 
 @breaks("ghost-on-disks", "phantom", "what a node holds was put by somebody")
-def ghost_on_disks(history: MadeHistory, rng: random.Random) -> bool:
+def ghost_on_disks(history: MadeHistory, rng: random.Random) -> None:
     topics = [row for node in sorted(history.truth) for row in rows_of(history, node, "topic")]
     topic = one(rng, [row for row in topics if row["last_id"] > row["floor_id"]])
-    if topic is None:
-        return False
     for node in rng.sample(sorted(history.truth), rng.randint(1, len(history.truth))):
         hold(history, node, topic["topic"], "nobody", 1, None)
-    return True
 
 
 @breaks("last-id-below", "ack_not_durable", "a topic's last id covers what was acknowledged")
-def last_id_below(history: MadeHistory, rng: random.Random) -> bool:
+def last_id_below(history: MadeHistory, rng: random.Random) -> None:
     """Every node says that the topic has not come as far as an acknowledged publication."""
-    if not history.truth:
-        return False
+    need(history.truth)
     chosen = publication(history, rng)
-    if chosen is None:
-        return False
     topic, producer, counter, id_ = chosen
     for node in history.truth:
         for row in rows_of(history, node, "held"):
             own = (row["topic"], row["producer"]) == (topic, producer)
             is_held = row["first_counter"] <= counter < row["first_counter"] + row["count"]
-            if own and is_held and row["first_id"] is None:
-                return False  # in a journal it has no id yet: nothing contradicts the topic's
+            need(not (own and is_held and row["first_id"] is None))
     for node in history.truth:
         for row in rows_of(history, node, "topic"):
             if row["topic"] == topic:
                 row["last_id"] = id_ - 1
-    return True
 
 
 @breaks("counter-not-taken", "ack_not_durable", "what is stored and not taken is stored again")
-def counter_not_taken(history: MadeHistory, rng: random.Random) -> bool:
+def counter_not_taken(history: MadeHistory, rng: random.Random) -> None:
     """A majority holds an acknowledged publication, and would take it once more."""
-    if not history.truth:
-        return False
+    need(history.truth)
     chosen = publication(history, rng)
-    if chosen is None:
-        return False
     topic, producer, counter, _ = chosen
     nodes = sorted(history.truth)
     for node in rng.sample(nodes, rng.randint(len(nodes) // 2 + 1, len(nodes))):
@@ -459,11 +387,10 @@ def counter_not_taken(history: MadeHistory, rng: random.Random) -> bool:
             if (row["topic"], row["producer"]) == (topic, producer):
                 row["counter"] = min(row["counter"], counter - 1)
         history.truth[node] = [row for row in history.truth[node] if row.get("counter") != 0]
-    return True
 
 
 @breaks("two-in-one-place-on-disk", "inconsistent_id", "a node holds one publication under an id")
-def two_in_one_place(history: MadeHistory, rng: random.Random) -> bool:
+def two_in_one_place(history: MadeHistory, rng: random.Random) -> None:
     held = [
         row
         for node in sorted(history.truth)
@@ -471,8 +398,5 @@ def two_in_one_place(history: MadeHistory, rng: random.Random) -> bool:
         if row["first_id"] is not None
     ]
     row = one(rng, held)
-    if row is None:
-        return False
     others = {**row, "producer": f"{row['producer']}-2"}
     history.truth[row["node"]].append(others)
-    return True

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.judges.broker import runs_of
 from tests.judges.history import RAW, MadeHistory, Row
-from tests.judges.kinds import breaks, hides
+from tests.judges.kinds import NoRoom, breaks, hides, need
 
 Place = tuple[str, int]
 
@@ -88,8 +88,9 @@ def acknowledged(history: MadeHistory) -> list[Op]:
 
 
 def one(rng: random.Random, among: list[Any]) -> Any:
-    """Return one of them; None of none."""
-    return rng.choice(among) if among else None
+    """Return one of them. Raises NoRoom if there is none."""
+    need(among)
+    return rng.choice(among)
 
 
 def plain_subscribers(history: MadeHistory) -> Iterator[tuple[str, str, int]]:
@@ -118,7 +119,7 @@ def deliveries(history: MadeHistory, client: str, topic: str) -> list[Op]:
 
 
 @breaks("id-never-brought", "lost", "what is owed is given: any id, anywhere in a run")
-def id_never_brought(history: MadeHistory, rng: random.Random) -> bool:
+def id_never_brought(history: MadeHistory, rng: random.Random) -> None:
     """Take an acknowledged id out of all answers to a subscriber who went past it."""
     candidates = []
     placed = {id_ for op in acknowledged(history) for id_ in ids_of(op)}
@@ -128,12 +129,9 @@ def id_never_brought(history: MadeHistory, rng: random.Random) -> bool:
         fit = [id_ for id_ in given if start < id_ < last_id and (topic, id_) in placed]
         candidates += [(client, topic, id_) for id_ in fit]
     chosen = one(rng, sorted(candidates))
-    if chosen is None:
-        return False
     client, topic, id_ = chosen
     for op in deliveries(history, client, topic):
         bring(op.end, [item for item in singles(op.end) if item[0] != id_])
-    return True
 
 
 def ids_of(op: Op) -> list[tuple[str, int]]:
@@ -143,7 +141,7 @@ def ids_of(op: Op) -> list[tuple[str, int]]:
 
 
 @breaks("other-content", "inconsistent_id", "all answers agree on what stands under an id")
-def other_content(history: MadeHistory, rng: random.Random) -> bool:
+def other_content(history: MadeHistory, rng: random.Random) -> None:
     """Give one subscriber another publication under an id that is known."""
     placed = {id_ for op in acknowledged(history) for id_ in ids_of(op)}
     tried = {
@@ -162,29 +160,23 @@ def other_content(history: MadeHistory, rng: random.Random) -> bool:
             if (op.end["topic"], id_) in placed and others:
                 candidates.append((op, number, others))
     chosen = one(rng, candidates)
-    if chosen is None:
-        return False
     op, number, others = chosen
     content = singles(op.end)
     content[number] = (content[number][0], rng.choice(others))
     bring(op.end, content)
-    return True
 
 
 @breaks("hole-in-an-answer", "gap", "ids of an answer follow one another: anywhere in a run")
-def hole_in_an_answer(history: MadeHistory, rng: random.Random) -> bool:
+def hole_in_an_answer(history: MadeHistory, rng: random.Random) -> None:
     long = [op for op in answers(history) if op.end["count"] >= 3]
     op = one(rng, long)
-    if op is None:
-        return False
     content = singles(op.end)
     del content[rng.randint(1, len(content) - 2)]
     bring(op.end, content)
-    return True
 
 
 @breaks("answer-without-its-first", "gap", "an answer begins with what follows its cursor")
-def answer_without_its_first(history: MadeHistory, rng: random.Random) -> bool:
+def answer_without_its_first(history: MadeHistory, rng: random.Random) -> None:
     """The first id goes from an answer whose subscriber had nothing of it before.
 
     With a SUB under way this is no gap, for that may have begun anew (docs/checks.md, "Where an
@@ -198,10 +190,7 @@ def answer_without_its_first(history: MadeHistory, rng: random.Random) -> bool:
         if is_fit and not may_begin_anew(history, op):
             fit.append(op)
     op = one(rng, fit)
-    if op is None:
-        return False
     bring(op.end, singles(op.end)[1:])
-    return True
 
 
 def known_to(history: MadeHistory, op: Op, id_: int) -> bool:
@@ -228,21 +217,18 @@ def may_begin_anew(history: MadeHistory, get: Op) -> bool:
 
 
 @breaks("invented", "phantom", "what is given was put by somebody: anywhere in a run")
-def invented(history: MadeHistory, rng: random.Random) -> bool:
+def invented(history: MadeHistory, rng: random.Random) -> None:
     op = one(rng, answers(history))
-    if op is None:
-        return False
     content = singles(op.end)
     place = rng.randrange(len(content))
     id_, (producer, counter) = content[place]
     other = rng.choice(((producer, counter + 100_000), ("nobody", counter)))
     content[place] = (id_, other)
     bring(op.end, content)
-    return True
 
 
 @breaks("put-said-to-have-failed", "aborted_read", "what definitely failed is given to nobody")
-def put_said_to_have_failed(history: MadeHistory, rng: random.Random) -> bool:
+def put_said_to_have_failed(history: MadeHistory, rng: random.Random) -> None:
     """Say of all tries of a publication that they failed, though it was given."""
     given = {(op.end["topic"], *place) for op in answers(history) for _, place in singles(op.end)}
     puts = [op for op in operations(history) if op.invoke["f"] == "put"]
@@ -251,17 +237,14 @@ def put_said_to_have_failed(history: MadeHistory, rng: random.Random) -> bool:
         for counter in range(op.invoke["counter"], op.invoke["counter"] + op.invoke["count"]):
             tries[op.invoke["topic"], op.invoke["client_id"], counter].append(op)
     chosen = one(rng, sorted(key for key in given if all(op.end for op in tries[key])))
-    if chosen is None:
-        return False
     for op in tries[chosen]:
         for name in ("first_id", "last_id", "duplicate"):
             op.end.pop(name, None)
         op.end |= {"type": "fail", "error": "backlog_full"}
-    return True
 
 
 @breaks("acknowledged-elsewhere", "inconsistent_id", "acknowledgments and answers agree on an id")
-def acknowledged_elsewhere(history: MadeHistory, rng: random.Random) -> bool:
+def acknowledged_elsewhere(history: MadeHistory, rng: random.Random) -> None:
     """Acknowledge a publication under an id that another one has."""
     places = {}
     for op in answers(history):
@@ -274,18 +257,13 @@ def acknowledged_elsewhere(history: MadeHistory, rng: random.Random) -> bool:
         if op.invoke["count"] == 1 and fit:
             candidates.append((op, fit))
     chosen = one(rng, candidates)
-    if chosen is None:
-        return False
     op, fit = chosen
     op.end["first_id"] = op.end["last_id"] = rng.choice(fit)
-    return True
 
 
 @breaks("broken-on-the-way", "corrupt", "a payload is what was put: anywhere in a run")
-def broken_on_the_way(history: MadeHistory, rng: random.Random) -> bool:
+def broken_on_the_way(history: MadeHistory, rng: random.Random) -> None:
     op = one(rng, answers(history))
-    if op is None:
-        return False
     content = singles(op.end)
     place = rng.randrange(len(content))
     first_id, last_id, count = (op.end[name] for name in ("first_id", "last_id", "count"))
@@ -293,23 +271,19 @@ def broken_on_the_way(history: MadeHistory, rng: random.Random) -> bool:
     op.end["items"] = runs_of(dict(content))
     op.end["corrupt"] = [[bad_id, "checksum"]]
     op.end |= {"first_id": first_id, "last_id": last_id, "count": count}
-    return True
 
 
 @breaks("over-the-limit", "subscription", "an answer brings no more than was asked for", "limit")
-def over_the_limit(history: MadeHistory, rng: random.Random) -> bool:
+def over_the_limit(history: MadeHistory, rng: random.Random) -> None:
     fit = [op for op in answers(history) if "max_count" in op.invoke and op.end["count"] > 1]
     op = one(rng, fit)
-    if op is None:
-        return False
     op.invoke["max_count"] = rng.randint(1, op.end["count"] - 1)
     if "max_count" in op.end:
         op.end["max_count"] = op.invoke["max_count"]
-    return True
 
 
 @breaks("another-node-led", "leaders_per_term", "a term has one leader: anywhere in a run")
-def another_node_led(history: MadeHistory, rng: random.Random) -> bool:
+def another_node_led(history: MadeHistory, rng: random.Random) -> None:
     ends = [op.end for op in operations(history) if op.outcome == "ok" and op.end]
     terms = defaultdict(list)
     for end in ends:
@@ -317,10 +291,7 @@ def another_node_led(history: MadeHistory, rng: random.Random) -> bool:
             terms[end["term"]].append(end)
     fit = [ends for ends in terms.values() if len(ends) > 1]
     ends = one(rng, fit)
-    if ends is None:
-        return False
     ends[rng.randrange(len(ends))]["node"] = f"{ends[0]['node']}-2"
-    return True
 
 
 # --- lines that no recorder writes ----------------------------------------------------------------
@@ -336,12 +307,8 @@ def of_answer(name: str, sentence: str) -> Callable[[Callable[[Row, random.Rando
     """Register a change of one answer that brought something, which makes its line malformed."""
 
     def register(change: Callable[[Row, random.Random], None]) -> None:
-        def changed(history: MadeHistory, rng: random.Random) -> bool:
-            end = one(rng, ends_of(history, "get", "items"))
-            if end is None:
-                return False
-            change(end, rng)
-            return True
+        def changed(history: MadeHistory, rng: random.Random) -> None:
+            change(one(rng, ends_of(history, "get", "items")), rng)
 
         hides(name, sentence)(changed)
 
@@ -384,37 +351,28 @@ def _(end: Row, rng: random.Random) -> None:
 
 
 @hides("null-where-it-is-due", "what the checks rely on is not null")
-def null_where_it_is_due(history: MadeHistory, rng: random.Random) -> bool:
+def null_where_it_is_due(history: MadeHistory, rng: random.Random) -> None:
     """A null anywhere else is a field that was left out, as older recorders did: that is legal."""
     op = one(rng, operations(history))
-    if op is None:
-        return False
     due = ("op_id", "t_ns", "type", "f", "client_id", "session", "topic", "run_id", "process")
     row = rng.choice([row for row in (op.invoke, op.end) if row is not None])
     place = next(n for n, other in enumerate(history.rows) if other is row)
     line = json.dumps({**row, rng.choice(due): None}).encode() + b"\n"
     history.rows[place] = {"process": row["process"], RAW: line}
-    return True
 
 
 @hides("ids-unlike-count", "a PUT's ids are as many as its count")
-def ids_unlike_count(history: MadeHistory, rng: random.Random) -> bool:
+def ids_unlike_count(history: MadeHistory, rng: random.Random) -> None:
     end = one(rng, [op.end for op in acknowledged(history)])
-    if end is None:
-        return False
     end["last_id"] += rng.choice((1, 2))
-    return True
 
 
 @hides("number-below-0", "no recorder writes a number below 0, or an id above 2^53")
-def number_below_0(history: MadeHistory, rng: random.Random) -> bool:
+def number_below_0(history: MadeHistory, rng: random.Random) -> None:
     """A time above 2^53 is none: that of a machine which is up for 105 days."""
     end = one(rng, ends_of(history, "put", "t_ns"))
-    if end is None:
-        return False
     field = rng.choice(("first_id", "t_ns", "term"))
     end[field] = -1 if field == "t_ns" else rng.choice((-1, 2**53 + 1))
-    return True
 
 
 def ended(history: MadeHistory) -> list[Op]:
@@ -434,37 +392,28 @@ def without(history: MadeHistory, *gone: Row) -> None:
 
 
 @hides("second-end", "an operation has at most one end")
-def second_end(history: MadeHistory, rng: random.Random) -> bool:
+def second_end(history: MadeHistory, rng: random.Random) -> None:
     op = one(rng, ended(history))
-    if op is None:
-        return False
     behind(history, op.end, dict(op.end))
-    return True
 
 
 @hides("contradicting-end", "two ends of an operation prove nothing")
-def contradicting_end(history: MadeHistory, rng: random.Random) -> bool:
+def contradicting_end(history: MadeHistory, rng: random.Random) -> None:
     op = one(rng, [op for op in ended(history) if op.invoke["f"] == "put"])
-    if op is None:
-        return False
     other = {**op.end, "type": rng.choice([one for one in ("fail", "info") if one != op.outcome])}
     for name in ("first_id", "last_id", "duplicate"):
         other.pop(name, None)
     behind(history, op.end, {**other, "error": "timeout"})
-    return True
 
 
 @hides("second-invoke", "an operation has one invoke")
-def second_invoke(history: MadeHistory, rng: random.Random) -> bool:
+def second_invoke(history: MadeHistory, rng: random.Random) -> None:
     op = one(rng, ended(history))
-    if op is None:
-        return False
     behind(history, op.invoke, dict(op.invoke))
-    return True
 
 
 @hides("op-id-twice", "op_ids of a process go on without repeat")
-def op_id_twice(history: MadeHistory, rng: random.Random) -> bool:
+def op_id_twice(history: MadeHistory, rng: random.Random) -> None:
     """Two operations of one process have one op_id."""
     ops = ended(history)
     rng.shuffle(ops)
@@ -474,33 +423,27 @@ def op_id_twice(history: MadeHistory, rng: random.Random) -> bool:
             for row in (op.invoke, op.end):
                 assert row is not None
                 row["op_id"] = others[0].invoke["op_id"]
-            return True
-    return False
+            return
+    raise NoRoom
 
 
 @hides("end-before-invoke", "an end stands behind its invoke")
-def end_before_invoke(history: MadeHistory, rng: random.Random) -> bool:
+def end_before_invoke(history: MadeHistory, rng: random.Random) -> None:
     op = one(rng, ended(history))
-    if op is None:
-        return False
     end = op.end
     without(history, end)
     place = next(n for n, row in enumerate(history.rows) if row is op.invoke)
     history.rows.insert(place, end)
-    return True
 
 
 @hides("end-without-invoke", "no end is without its invoke")
-def end_without_invoke(history: MadeHistory, rng: random.Random) -> bool:
+def end_without_invoke(history: MadeHistory, rng: random.Random) -> None:
     op = one(rng, ended(history))
-    if op is None:
-        return False
     without(history, op.invoke)
-    return True
 
 
 @hides("both-lines-gone", "op_ids of a process go on without a hole")
-def both_lines_gone(history: MadeHistory, rng: random.Random) -> bool:
+def both_lines_gone(history: MadeHistory, rng: random.Random) -> None:
     """Both lines of an operation are gone, not those of the last one of its file: see below.
 
     Truly unobservable: the last operations of a file, cut with both lines, in a history that
@@ -515,25 +458,19 @@ def both_lines_gone(history: MadeHistory, rng: random.Random) -> bool:
         last[row["process"]] = max(last.get(row["process"], 0), row["op_id"])
     fit = [op for op in ended(history) if op.invoke["op_id"] < last[op.invoke["process"]]]
     op = one(rng, fit)
-    if op is None:
-        return False
     without(history, op.invoke, op.end)
-    return True
 
 
 def disagreeing(name: str, field: str, other: object) -> None:
     """Register: an end that says something else than its invoke."""
 
-    def change(history: MadeHistory, rng: random.Random) -> bool:
+    def change(history: MadeHistory, rng: random.Random) -> None:
         ops = [op for op in ended(history) if op.end and op.end.get(field) is not None]
         if field == "topic":  # a GET's answer names the topic that the reply named
             ops = [op for op in ops if op.invoke["f"] != "get"]
         op = one(rng, [op for op in ops if op.invoke.get(source(field)) is not None])
-        if op is None:
-            return False
         value = op.end[field]
         op.end[field] = value + 1 if isinstance(value, int) else other
-        return True
 
     hides(name, f"an end repeats its invoke's {field}")(change)
 
@@ -553,26 +490,20 @@ disagreeing("end-of-another-cursor", "asked", None)
 
 
 @hides("end-of-another-counter", "an end repeats its invoke's counter")
-def end_of_another_counter(history: MadeHistory, rng: random.Random) -> bool:
+def end_of_another_counter(history: MadeHistory, rng: random.Random) -> None:
     ops = [op for op in ended(history) if op.end and op.end.get("counter") is not None]
     op = one(rng, ops)
-    if op is None:
-        return False
     op.end["counter"] += rng.choice((1, 3))
-    return True
 
 
 @hides("line-of-another-run", "every line is of this run")
-def line_of_another_run(history: MadeHistory, rng: random.Random) -> bool:
+def line_of_another_run(history: MadeHistory, rng: random.Random) -> None:
     op = one(rng, operations(history))
-    if op is None:
-        return False
     rng.choice([row for row in (op.invoke, op.end) if row])["run_id"] = "another"
-    return True
 
 
 @hides("torn-in-a-session", "a line is torn only at the end of a session")
-def torn_in_a_session(history: MadeHistory, rng: random.Random) -> bool:
+def torn_in_a_session(history: MadeHistory, rng: random.Random) -> None:
     """A torn line, or its mark, between two lines of one session."""
     own = defaultdict(list)
     for row in history.rows:
@@ -584,26 +515,20 @@ def torn_in_a_session(history: MadeHistory, rng: random.Random) -> bool:
         if RAW not in first and RAW not in second and first["session"] == second["session"]
     ]
     row = one(rng, fit)
-    if row is None:
-        return False
     end = rng.choice((b"\x18\n", b"\n"))
     behind(history, row, {"process": row["process"], RAW: b'{"run_id":"run-' + end})
-    return True
 
 
 def broken_line(name: str, sentence: str, spoil: Callable[[bytes, random.Random], bytes]) -> None:
     """Register: one line is written in another way."""
 
-    def change(history: MadeHistory, rng: random.Random) -> bool:
+    def change(history: MadeHistory, rng: random.Random) -> None:
         rows = [row for row in history.rows if RAW not in row]
         row = one(rng, [row for row in rows if row["f"] in ("put", "get")])
-        if row is None:
-            return False
         place = next(n for n, other in enumerate(history.rows) if other is row)
         single = MadeHistory(history.run_id, rows=[row]).lines(row["process"])[0]
         raw = spoil(single, rng)
         history.rows[place] = {"process": row["process"], RAW: raw}
-        return True
 
     hides(name, sentence)(change)
 

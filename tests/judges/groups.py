@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.judges.history import MadeHistory, Row
-from tests.judges.kinds import breaks, hides
+from tests.judges.kinds import breaks, hides, need
 from tests.judges.scene import SceneWriter
 
 GROUP: Final = "g"
@@ -367,91 +367,81 @@ def broken(history: MadeHistory, rng: random.Random) -> ModelGroup:
 
 
 @breaks("leased-after-its-ack", "group_order", "an accepted ack is the last of an id", "again")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     group.took("v", [id_, id_, 1])
     group.took("v", acks=[[group.token, id_, id_]])
     group.took("w", [id_, id_, 2])
-    return True
 
 
 @breaks("late-ack-accepted", "group_order", "an ack of a lost lease is refused", "late")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     group.took("v", [id_, id_, 1])
     token = group.token
     group.took("w", [id_, id_, 2])
     group.took("v", acks=[[token, id_, id_]])
-    return True
 
 
 @breaks("acknowledged-by-two-takes", "group_order", "an id is acknowledged once", "twice")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     group.took("v", [id_, id_, 1])
     for _ in range(2):
         group.took("v", acks=[[group.token, id_, id_]])
-    return True
 
 
 @breaks("attempt-goes-back", "group_order", "each lease of an id has a higher attempt", "attempt")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     attempt = rng.randint(1, 3)
     group.took("v", [id_, id_, attempt])
     group.took("w", [id_, id_, rng.randint(1, attempt)])
-    return True
 
 
 @breaks("token-goes-back", "group_order", "a later take has a higher token", "token")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     group.token += 5
     for lower, client in ((0, "v"), (rng.randint(1, 4), "w")):
         id_ = group.fresh()
         group.took(client, [id_, id_, 1], token=group.token + 1 - lower)
-    return True
 
 
 @breaks("token-of-two-takes", "group_order", "each take has a token of its own", "token")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     for client in ("v", "w"):
         id_ = group.fresh()
         token = group.token + (client == "v")
         group.took(client, [id_, id_, 1], token=token)
-    return True
 
 
 @breaks("leased-to-two", "group_lease", "a lease that holds is one client's", "shared")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     group.took("v", [id_, id_, 1])
     group.took("w", [id_, id_, 2])
     group.took("v")
-    return True
 
 
 @breaks("attempts-jump", "group_lease", "each attempt was somebody's", "jump")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False  # others may have worked who do not record
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     group = broken(history, rng)
     id_ = group.fresh()
     takes = sum(row.get("f") == "take" and row["type"] == "invoke" for row in history.rows)
     group.took("v", [id_, id_, takes + 3])
-    return True
 
 
 @breaks("settled-by-nobody", "group_lost", "what is settled was acknowledged, or is dead")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     group = broken(history, rng)
     if rng.random() < 0.5:
         id_ = group.fresh()
@@ -459,7 +449,6 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     group.put()
     group.open, group.head = {}, group.stored
     group.make(group.workers[0])
-    return True
 
 
 def _two_of_a_key(history: MadeHistory, rng: random.Random) -> tuple[ModelGroup, int, int]:
@@ -471,14 +460,13 @@ def _two_of_a_key(history: MadeHistory, rng: random.Random) -> tuple[ModelGroup,
 
 
 @breaks("two-of-a-key-at-once", "key_order", "one of a key is given at a time", "together")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group, one, other = _two_of_a_key(history, rng)
     group.took("v", [one, one, 1], [other, other, 1])
-    return True
 
 
 @breaks("given-behind-the-next-of-its-key", "key_order", "keys are given in order", "again")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group, one, other = _two_of_a_key(history, rng)
     if rng.random() < 0.5:
         group.took("v", [one, one, 1])
@@ -488,24 +476,21 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     else:
         group.took("w", [other, other, 1])
         group.took("v", [one, one, 1])
-    return True
 
 
 @breaks("next-of-a-key-before-the-ack", "key_order", "a key waits for the ack", "held")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group, one, other = _two_of_a_key(history, rng)
     group.took("v", [one, one, 1])
     token = group.token
     group.took("w", [other, other, 1])
     group.took("v", acks=[[token, one, one]])
-    return True
 
 
 @hides("key-without-a-digest", "a TAKE says a digest of each key")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group, one, _ = _two_of_a_key(history, rng)
     group.took("v", [one, one, 1])["keys"] = "e" * 15
-    return True
 
 
 def _dead(history: MadeHistory, rng: random.Random) -> tuple[ModelGroup, int]:
@@ -518,33 +503,29 @@ def _dead(history: MadeHistory, rng: random.Random) -> tuple[ModelGroup, int]:
 
 
 @breaks("letter-twice", "dead_letter", "a dead letter stands once", "twice")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group, _ = _dead(history, rng)
     group.letters.append(group.stored)
     group.look()
-    return True
 
 
 @breaks("letter-of-what-was-done", "dead_letter", "what was done is not given up", "acknowledged")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group, id_ = _dead(history, rng)
     group.took("v", acks=[[group.token, id_, id_]])
     group.look()
-    return True
 
 
 @breaks("leased-though-dead", "dead_letter", "what was given up is not given again", "leased")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group, id_ = _dead(history, rng)
     group.look()
     group.took("w", [id_, id_, 2])
-    return True
 
 
 @breaks("letter-too-early", "dead_letter", "a dead letter has had its attempts", "early")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     group = work(history, rng, None)
     group.attempts_max = 10_000  # more than any TAKE can have hidden
     group.make(group.workers[0])
@@ -552,21 +533,19 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     group.took("v", [id_, id_, 1])
     group.letters.append(group.stored)
     group.look()
-    return True
 
 
 # --- sabotage: what stands, and what is brought ---------------------------------------------------
 
 
 @breaks("given-though-settled", "group_order", "what is settled is not given", "settled")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     group.took("v", [id_, id_, 1])
     group.took("v", acks=[[group.token, id_, id_]])
     say_settled(group, id_)
     group.took("w", [id_, id_, 2])
-    return True
 
 
 def say_settled(group: ModelGroup, last_id: int) -> None:
@@ -576,71 +555,60 @@ def say_settled(group: ModelGroup, last_id: int) -> None:
 
 
 @breaks("settled-goes-back", "group_order", "a group's cursor never goes back", "back")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     group.took("v", acks=[[1, id_, id_]], lost=[[id_, id_]])
     say_settled(group, id_)
     say_settled(group, id_ - 1)
-    return True
 
 
 @breaks("ack-of-a-stranger", "group_lease", "who has no lease settles nothing", "foreign")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     group.took("v", [id_, id_, 1])
     group.took("w", acks=[[group.token, id_, id_]])
-    return True
 
 
 @breaks("group-forgotten", "subscription", "a group stands until it is ended", "forgotten")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     group = broken(history, rng)
     invoke = group.scene.invoke("v", "group", group=GROUP)
     group.scene.end(invoke, "ok", last_id=group.scene.id(group.stored), resumed=False)
-    return True
 
 
 @breaks("group-denied", "subscription", "who works in a group that stands is not denied", "denied")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     group = broken(history, rng)
     own = {"epoch": 1, "group": GROUP, "max_count": 9, "number": 1}
     invoke = group.scene.invoke("v", "take", **own)
     group.scene.end(invoke, "fail", error=rng.choice(("not_subscribed", "unknown_topic")))
-    return True
 
 
 @breaks("unstored-beside-a-group", "lost", "a group is owed what is published", "unstored")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     group = broken(history, rng)
     group.scene.put("q", 1, 0)
-    return True
 
 
 @breaks("collected-unsettled", "group_lost", "nodes keep what a group has not settled")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if not history.truth:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(history.truth)
     group = broken(history, rng)
     id_ = group.fresh()
     for node in history.truth:
         own = {"run_id": history.run_id, "node": node, "kind": "topic"}
         row = {"topic": group.scene.topic, "last_id": id_, "floor_id": id_}
         history.truth[node].append({**own, **row})
-    return True
 
 
-def _given(history: MadeHistory, rng: random.Random, *items: list[Any], **told: Any) -> bool:
+def _given(history: MadeHistory, rng: random.Random, *items: list[Any], **told: Any) -> None:
     """Let a worker be given what `items` say, each (place, producer, counter) behind the last."""
-    if history.is_application:
-        return False
+    need(not history.is_application)
     group = broken(history, rng)
     ids = [group.fresh() for _ in range(2)]
     end = group.took("v", *([id_, id_, 1] for id_ in ids))
@@ -648,58 +616,52 @@ def _given(history: MadeHistory, rng: random.Random, *items: list[Any], **told: 
     end["corrupt"] = [[id_, "checksum"] for id_ in ids[len(items) :]]
     if not end["corrupt"]:
         del end["corrupt"]
-    return True
 
 
 @breaks("worker-given-a-ghost", "group_content", "a worker is given what was put", "phantom")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    return _given(history, rng, [0, "ghost", 1], [1, "ghost", 2])
+def _(history: MadeHistory, rng: random.Random) -> None:
+    _given(history, rng, [0, "ghost", 1], [1, "ghost", 2])
 
 
 @breaks("worker-given-another", "group_content", "a worker is given what has that id", "other")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    return _given(history, rng, [0, "p", 1_000], [1, "p", 1_001])
+def _(history: MadeHistory, rng: random.Random) -> None:
+    _given(history, rng, [0, "p", 1_000], [1, "p", 1_001])
 
 
 @breaks("worker-given-one-twice", "group_content", "a worker is given one under one id", "twice")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    return _given(history, rng, [0, "p", 1], [1, "p", 1])
+def _(history: MadeHistory, rng: random.Random) -> None:
+    _given(history, rng, [0, "p", 1], [1, "p", 1])
 
 
 @breaks(
     "worker-given-what-is-broken", "group_content", "what a worker is given checks out", "corrupt"
 )
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    return _given(history, rng)
+def _(history: MadeHistory, rng: random.Random) -> None:
+    _given(history, rng)
 
 
 @hides("take-of-another-count", "a TAKE's count is what it leases")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     group.took("v", [id_, id_, 1])["count"] = 2
-    return True
 
 
 @hides("lease-without-an-end", "a TAKE that leases something says for how long")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     del group.took("v", [id_, id_, 1])["left_ms"]
-    return True
 
 
 @hides("ack-that-goes-backwards", "a run of what is acknowledged has a first id and a last one")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     group = broken(history, rng)
     id_ = group.fresh()
     group.took("v", acks=[[1, id_, id_ - 1]])
-    return True
 
 
 @hides("work-left", "a group that nobody saw settled may have lost what it has")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     broken(history, rng)
-    return True

@@ -14,6 +14,18 @@ from typing import Final
 from tests.judges.history import MadeHistory
 
 INVALID, UNKNOWN = "invalid", "unknown"
+Change = Callable[[MadeHistory, random.Random], None]
+Damage = Callable[[Path, MadeHistory, random.Random], None]
+
+
+class NoRoom(Exception):
+    """A history has no room for a change."""
+
+
+def need(is_there: object) -> None:
+    """Raise NoRoom unless what a change needs is there."""
+    if not is_there:
+        raise NoRoom
 
 
 @dataclass(frozen=True)
@@ -21,16 +33,16 @@ class Kind:
     """`check`: what has to find it, and the first word of the row's `detail`, if it has one that
     tells. With neither: the verdict is `unknown`, not `invalid`, whatever else.
 
-    `change` returns False where the history has no room for it. `damage` changes the directory that
-    was written.
+    `change` raises NoRoom where the history has no room for it. `damage` changes the directory that
+    was written, and raises the same.
     """
 
     name: str
     sentence: str
     check: str
     word: str
-    change: Callable[[MadeHistory, random.Random], bool] | None
-    damage: Callable[[Path, MadeHistory, random.Random], bool] | None = None
+    change: Change | None
+    damage: Damage | None = None
 
     @property
     def verdict(self) -> str:
@@ -39,9 +51,6 @@ class Kind:
 
 
 KINDS: Final[dict[str, Kind]] = {}
-
-Change = Callable[[MadeHistory, random.Random], bool]
-Damage = Callable[[Path, MadeHistory, random.Random], bool]
 
 
 def breaks(name: str, check: str, sentence: str, word: str = "") -> Callable[[Change], Change]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.judges.history import MadeHistory, Row
-from tests.judges.kinds import breaks
+from tests.judges.kinds import breaks, need
 from tests.judges.scene import SceneWriter
 
 NS_OF_MS: Final = 1_000_000
@@ -280,10 +280,9 @@ class BrokenLane:
         return self.scene.end(invoke, "ok", **row, **ids, **told)
 
 
-def opened(history: MadeHistory, rng: random.Random, *clients: str) -> BrokenLane | None:
-    """Return a topic with these subscribers; None of a history in which nobody is named."""
-    if history.is_application:
-        return None
+def opened(history: MadeHistory, rng: random.Random, *clients: str) -> BrokenLane:
+    """Return a topic with these subscribers. Raises NoRoom if nobody is named in the history."""
+    need(not history.is_application)
     lane = BrokenLane(history, rng)
     for client in clients:
         lane.scene.sub(client, 0)
@@ -291,92 +290,69 @@ def opened(history: MadeHistory, rng: random.Random, *clients: str) -> BrokenLan
 
 
 @breaks("delayed-too-early", "delayed", "what is delayed comes when that is over", "early")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s")
-    if lane is None:
-        return False
     lane.ms = 60_000
     lane.put(1, 1)
     lane.got("s", 0, 1)
-    return True
 
 
 @breaks("delayed-and-given-twice", "delayed", "what was delayed comes once", "twice")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s")
-    if lane is None:
-        return False
     lane.put(1, 1)
     lane.due()
     lane.got("s", 0, 1)
     lane.got("s", 1, 1)
-    return True
 
 
 @breaks("delayed-and-overtaken", "delayed", "what is due comes in the order of places", "order")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s")
-    if lane is None:
-        return False
     outcome = rng.choice(("ok", "info"))
     lane.put(1, 1, outcome)
     lane.put(2, 2)
     lane.due()
     lane.got("s", 0, 2, 1)
-    return True
 
 
 @breaks("delayed-and-lost", "delayed", "what is ahead of what came has come", "lost")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s")
-    if lane is None:
-        return False
     outcome = rng.choice(("ok", "info"))
     lane.put(1, 1, outcome)
     lane.put(2, 2)
     lane.due()
     lane.got("s", 0, 2)
-    return True
 
 
 @breaks("delayed-and-lost-to-one", "delayed", "what came is owed to all who subscribed", "lost")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s", "r")
-    if lane is None:
-        return False
     lane.put(1, 1)
     lane.put(2, 2)
     lane.due()
     lane.got("s", 0, 1, 2)
     lane.got("r", 1, 2)
-    return True
 
 
 @breaks("delayed-and-stored-nowhere", "delayed", "what is delayed is stored for all", "unstored")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s")
-    if lane is None:
-        return False
     lane.put(1, 0)
-    return True
 
 
 @breaks("delayed-by-nobody", "delayed", "what came with a delay was put with one", "phantom")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s")
-    if lane is None:
-        return False
     lane.put(1, 1)
     lane.due()
     lane.got("s", 0, 1, 2)
-    return True
 
 
 @breaks("delayed-though-it-failed", "delayed", "what failed does not come later", "aborted")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng)
-    if lane is None:
-        return False
     if rng.random() < 0.5:
         lane.put(1, 1, "fail")
     else:
@@ -384,36 +360,27 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     lane.due()
     lane.scene.sub("s", 0)
     lane.got("s", 0, 1)
-    return True
 
 
 @breaks("delayed-and-not-yet-put", "delayed", "nothing comes before it was put", "future")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s")
-    if lane is None:
-        return False
     lane.got("s", 0, 1)
     lane.put(1, 1)
-    return True
 
 
 @breaks("delayed-under-another-s-id", "delayed", "what comes has an id of its own", "other")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s", "r")
-    if lane is None:
-        return False
     lane.put(1, 1)
     lane.due()
     lane.scene.put("q", 1, 1)
     lane.got("s", 0, 1)
-    return True
 
 
 @breaks("delayed-with-another-key", "delayed", "what comes has the key it was put with", "content")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     lane = opened(history, rng, "s")
-    if lane is None:
-        return False
     lane.put(1, 1, marked=[1], properties="a" * 16)
     lane.due()
     id_ = lane.scene.id(1)
@@ -421,4 +388,3 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     if rng.random() < 0.5:
         said |= {"marked": [id_], "properties": "b" * 16}
     lane.got("s", 0, 1, **said)
-    return True

@@ -121,17 +121,14 @@ def _timed(history: MadeHistory, rng: random.Random) -> list[Row]:
 
 
 @breaks("time-goes-back", "properties", "a time is never smaller than one before it", "back")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     ends = [end for end in _timed(history, rng) if len(end["times"]) > 1]
     end = one(rng, ends)
-    if end is None:
-        return False
     end["times"][-1][2] = end["times"][0][2] - rng.randint(1, 9)
-    return True
 
 
 @breaks("batch-of-two-times", "properties", "a batch is stored at once", "batch")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     firsts = {
         (op.invoke["topic"], op.end["first_id"]): op.invoke["count"]
         for op in operations(history)
@@ -144,16 +141,13 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
         if last > first and last < first + firsts.get((end["topic"], first), 1)
     ]
     found = one(rng, inside)
-    if found is None:
-        return False
     end, place = found
     first, last, at_ms = end["times"][place]
     end["times"][place : place + 1] = [[first, last - 1, at_ms], [last, last, at_ms + 1]]
-    return True
 
 
 @breaks("behind-the-clock", "realtime_order", "no time is smaller than one that was known", "clock")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     ends = _timed(history, rng)
     known: dict[str, int] = {}  # by host
     sent: dict[tuple[str, int], tuple[str, int]] = {}  # what is put first, and what was known then
@@ -180,24 +174,18 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
             if whose and least
         ],
     )
-    if found is None:
-        return False
     found[0][2] = found[1] - rng.randint(1, 5)
-    return True
 
 
 @breaks("two-times", "properties", "an id has one time", "time")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     ends = _timed(history, rng)
     said = {(end["topic"], run[0]): end for end in ends for run in end["times"]}
     again = [
         (end, run) for end in ends for run in end["times"] if said[end["topic"], run[0]] is not end
     ]
     found = one(rng, again)
-    if found is None:
-        return False
     found[1][2] += rng.randint(1, 9)
-    return True
 
 
 def _seen_again(history: MadeHistory, rng: random.Random) -> tuple[Row, int] | None:
@@ -215,49 +203,35 @@ def _seen_again(history: MadeHistory, rng: random.Random) -> tuple[Row, int] | N
         for place, id_ in enumerate(end.get("marked") or ())
         if any(one[:2] == (end["topic"], id_) and one[2] != id(end) for one in timed)
     ]
-    chosen: tuple[Row, int] | None = one(rng, found)
+    chosen: tuple[Row, int] = one(rng, found)
     return chosen
 
 
 @breaks("other-properties", "properties", "an id has one key and one set of headers", "content")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    found = _seen_again(history, rng)
-    if found is None:
-        return False
-    end, place = found
+def _(history: MadeHistory, rng: random.Random) -> None:
+    end, place = _seen_again(history, rng)
     digests = end["properties"]
     end["properties"] = digests[: 16 * place] + "0123456789abcdef" + digests[16 * (place + 1) :]
-    return True
 
 
 @breaks(
     "properties-are-gone", "properties", "who is told an id's time is told what it has", "content"
 )
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    found = _seen_again(history, rng)
-    if found is None:
-        return False
-    end, place = found
+def _(history: MadeHistory, rng: random.Random) -> None:
+    end, place = _seen_again(history, rng)
     del end["marked"][place]
     end["properties"] = end["properties"][: 16 * place] + end["properties"][16 * (place + 1) :]
-    return True
 
 
 @hides("properties-of-nobody", "there is a digest for each id that is marked")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     end = one(rng, [op.end for op in answers(history)])
-    if end is None:
-        return False
     end["marked"] = [*(end.get("marked") or ()), end["last_id"] + 1]
-    return True
 
 
 @hides("time-of-no-run", "a run of ids has a first one, a last one and their time")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     end = one(rng, [op.end for op in answers(history)])
-    if end is None:
-        return False
     first = end["first_id"]
     wrong = [first, first], [first, first - 1, 5], [0, first, 5], [first, first, 0]
     end["times"] = [rng.choice(wrong)]
-    return True

@@ -11,7 +11,7 @@ import random
 from typing import Final
 
 from tests.judges.history import MadeHistory, Row
-from tests.judges.kinds import breaks
+from tests.judges.kinds import breaks, need
 from tests.judges.scene import SceneWriter
 
 STEPS: Final = 40
@@ -232,40 +232,37 @@ def wander(history: MadeHistory, rng: random.Random) -> None:
 
 
 @breaks("lost-behind-a-start", "lost", "who begins elsewhere is owed what comes behind it")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     scene = SceneWriter(history, rng)
     begin_at(scene, "s", EARLIEST, 0)
     for number in (1, 2, 3):
         scene.put("p", number, number)
     scene.get("s", 0, 1, ("p", 1))
     scene.get("s", 2, 3, ("p", 3))
-    return True
 
 
 @breaks("start-lands-elsewhere", "subscription", "a subscription begins where it is said", "start")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     scene = SceneWriter(history, rng)
     scene.sub("r", 0)
     for number in (1, 2, 3):
         scene.put("p", number, number)
     said, stands = rng.sample((0, 1, 2, 3), 2)
     begin_at(scene, "s", str(scene.id(said) + 1), stands)
-    return True
 
 
 @breaks("lost-behind-a-seek", "lost", "who has sought is owed what comes behind it", "prefix")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     scene = SceneWriter(history, rng)
     scene.sub("s", 0)
     for number in (1, 2, 3):
         scene.put("p", number, number)
     seek(scene, "s", str(scene.id(2)), 1, "ok")
     scene.get("s", 2, 3, ("p", 3))
-    return True
 
 
 @breaks("back-without-a-seek", "cursor_regression", "a reading goes on from its cursor", "asked")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     scene = SceneWriter(history, rng)
     begin_at(scene, "s", EARLIEST, 0)
     for number in (1, 2, 3):
@@ -273,7 +270,6 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     scene.get("s", 0, 1, ("p", 1), ("p", 2))
     scene.get("s", 2, 3, ("p", 3))
     scene.get("s", 1, 2, ("p", 2), ("p", 3))
-    return True
 
 
 # --- sabotage: gaps, any topic, garbage -----------------------------------------------------------
@@ -287,9 +283,8 @@ def operate(scene: SceneWriter, last_id: int) -> None:
 @breaks(
     "told-gone-and-given", "purge", "what somebody was told is gone is given to nobody", "alive"
 )
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     scene = SceneWriter(history, rng)
     scene.sub("s", 0)
     scene.sub("r", 0)
@@ -300,33 +295,28 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
     ids = {"first_id": scene.id(1), "last_id": scene.id(2)}
     scene.end(invoke, "fail", error="gap", **ids)
     scene.get("r", 0, 1, *(("p", number) for number in (1, 2, 3)))
-    return True
 
 
 @breaks(
     "any-topic-denied", "stale_read", "a GET of any topic brings what one of them has", "nothing"
 )
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if history.is_application:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.is_application)
     scene = SceneWriter(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
     invoke = scene.invoke("s", "get", "", max_count=9)
     scene.end(invoke, "ok", count=0, topic="", bytes=0)
-    return True
 
 
 @breaks("collected-unread", "lost", "nodes keep what somebody has not read")
-def _(history: MadeHistory, rng: random.Random) -> bool:
-    if not history.truth:
-        return False
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(history.truth)
     scene = SceneWriter(history, rng)
     scene.sub("s", 0)
     scene.put("p", 1, 1)
     scene.put("p", 2, 2)
     collect(history, rng, scene, 2)
-    return True
 
 
 def collect(history: MadeHistory, rng: random.Random, scene: SceneWriter, number: int) -> None:
@@ -340,10 +330,9 @@ def collect(history: MadeHistory, rng: random.Random, scene: SceneWriter, number
 # --- sabotage: patterns ---------------------------------------------------------------------------
 
 
-def followed(history: MadeHistory, rng: random.Random) -> SceneWriter | None:
+def followed(history: MadeHistory, rng: random.Random) -> SceneWriter:
     """Return a scene in whose topic nothing was put before `s` followed a pattern of it."""
-    if history.is_application:
-        return None
+    need(not history.is_application)
     scene = SceneWriter(history, rng)
     scene.topic, scene.base = f"{scene.topic}.a", 0
     scene.end(
@@ -357,10 +346,8 @@ def followed(history: MadeHistory, rng: random.Random) -> SceneWriter | None:
 
 
 @breaks("pattern-misses-a-topic", "subscription", "a pattern has each topic that fits", "missed")
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     scene = followed(history, rng)
-    if scene is None:
-        return False
     if rng.random() < 0.5:
         scene.put("p", 1, 0)
     else:
@@ -368,18 +355,14 @@ def _(history: MadeHistory, rng: random.Random) -> bool:
         scene.put("p", 1, 1)
     invoke = scene.invoke("s", "get", "", max_count=9)
     scene.end(invoke, "ok", count=0, topic="", bytes=0)
-    return True
 
 
 @breaks(
     "pattern-without-its-first", "subscription", "a pattern has a topic from its first", "missed"
 )
-def _(history: MadeHistory, rng: random.Random) -> bool:
+def _(history: MadeHistory, rng: random.Random) -> None:
     scene = followed(history, rng)
-    if scene is None:
-        return False
     for number in (1, 2):
         scene.put("p", number, number)
     scene.sub("s", 1, resumed=True)
     scene.get("s", 1, 2, ("p", 2))
-    return True
