@@ -191,7 +191,10 @@ class RecordedOperation:
 
     def expiry_of(self, id_: int) -> int | None:
         """Return after how many ms what a PUT has stored under an id expires, None if never."""
-        return next((ms for first, last, ms in self.expires if first <= id_ <= last), None)
+        for first, last, ms in self.expires:
+            if first <= id_ <= last:
+                return ms
+        return None
 
     @property
     def placed(self) -> bool:

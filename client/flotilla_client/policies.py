@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from flotilla_client.error_table import ProtocolError
@@ -65,7 +65,7 @@ class Policy:
 
         Builds before level 5 know no `dead_letter` and no `compact`: nothing is said of none.
         """
-        parts = asdict(self)
+        parts = {name: getattr(self, name) for name in _PARTS}
         for name in ("dead_letter", "compact"):
             if not parts[name]:
                 del parts[name]
@@ -109,6 +109,9 @@ class Policy:
         if self.keep == MS:
             return age_text(self.amount)
         return str(self.amount) if self.keep == COUNT else self.keep
+
+
+_PARTS: Final = tuple(each.name for each in fields(Policy))  # in their order in messages
 
 
 def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:

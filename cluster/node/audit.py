@@ -75,14 +75,18 @@ class StateComparison:
         indexes = sorted({index for each in told.values() for index in each} & mine.keys())
         split: tuple[int, list[str]] = 0, []
         for index in indexes:
-            votes = Counter([mine[index]])
-            votes.update(each[index] for each in told.values() if index in each)
+            said = [each[index] for each in told.values() if index in each]
+            if said.count(mine[index]) == len(said):  # as nearly always: nobody differs
+                if len(said) + 1 >= majority:
+                    self.agreed = max(self.agreed, index)
+                continue
+            votes = Counter([mine[index], *said])
             digest, count = votes.most_common(1)[0]
             if count >= majority and digest != mine[index]:
                 raise Differs(index, self.agreed)
             if votes[mine[index]] >= majority:
                 self.agreed = max(self.agreed, index)
-            if len(votes) > 1 and index > self._split:
+            if index > self._split:
                 own = mine[index]
                 who = [name for name, each in told.items() if each.get(index, own) != own]
                 self._split, split = index, (index, sorted(who))

@@ -115,17 +115,15 @@ class Replica:
             self._fetch,
             self._reports,
         )
-        self.part: Joining | Member
         if identity.started:
-            self.part = open_member(context, identity, now, make_member)
+            self._take_part(open_member(context, identity, now, make_member))
         else:
             joining = Joining(context, identity, make_member)
-            self.part = joining.join(now) or joining
+            self._take_part(joining.join(now) or joining)
 
-    @property
-    def member(self) -> Member | None:
-        """This node as a member, None while it joins."""
-        return self.part if isinstance(self.part, Member) else None
+    def _take_part(self, part: Joining | Member) -> None:
+        self.part = part
+        self.member = part if isinstance(part, Member) else None
 
     @property
     def identity(self) -> Identity:
@@ -153,7 +151,9 @@ class Replica:
         self._behind = self.frontend.has_answers
         self._hearing.begin()
         messages = self._peers.receive(self._step_messages)
-        self.part = self.part.begin_turn(now, self._take_events())
+        part = self.part.begin_turn(now, self._take_events())
+        if part is not self.part:
+            self._take_part(part)
         member = self.member
         self._take_messages(messages, member)
         if member is not None:

@@ -84,7 +84,8 @@ class Audit:
         query = self._database.query
         clients = query(_CLIENTS, (self._client, ROWS))
         for number, *client in clients:
-            self._add((client, query(_PRODUCERS, (number, PRODUCERS))))
+            produces = client[_PRODUCERS_COUNT]
+            self._add((client, query(_PRODUCERS, (number, PRODUCERS)) if produces else []))
         self._client = clients[-1][1] if len(clients) == ROWS else ""
 
     def row(self) -> tuple[str, str, str]:
@@ -126,6 +127,7 @@ _CLIENTS: Final = (
     "SELECT number, client_id, epoch, sequence, nonce, producers, owner FROM clients"
     " LEFT JOIN owners ON owners.client = number WHERE client_id > ? ORDER BY client_id LIMIT ?"
 )
+_PRODUCERS_COUNT: Final = 4  # of the columns behind the number
 _PRODUCERS: Final = (
     "SELECT topic, counter, puts FROM producers WHERE client = ? ORDER BY topic LIMIT ?"
 )

@@ -67,6 +67,8 @@ class Compaction:
         """Return the numbers of topics in which there is work, in their order."""
         for topic in self._topics.take_stirred():
             self._stirred[topic.number] = topic.name
+        if not self._stirred:  # as nearly always, and a leader asks in each turn
+            return []
         for number in [each for each in self._stirred if not self._is_due(each)]:
             del self._stirred[number]
         return sorted(self._stirred)

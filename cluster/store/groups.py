@@ -823,7 +823,9 @@ class Groups:
             groups.append((*group.key, text, group.head, group.cursor, group.token))
             for chunk in sorted(group.dirty_chunks):
                 first = chunk << CHUNK_SHIFT
-                ids = range(first, first + (1 << CHUNK_SHIFT))
+                ids: Iterable[int] = range(first, first + (1 << CHUNK_SHIFT))
+                if len(group.open) < 1 << CHUNK_SHIFT:  # no more to look at than there is
+                    ids = sorted(id_ for id_ in group.open if id_ >> CHUNK_SHIFT == chunk)
                 runs = [[*run, *_said(lease)] for run, lease in _runs(group.open, ids)]
                 row = (*group.key, chunk)
                 if runs:

@@ -130,7 +130,7 @@ class Books:
         answers = sum(len(each.data) for each in led._answers)
         pairs["bytes that were read for answers"] = led._read_bytes_in_all, answers
         journal = member.journal
-        cached = sum(len(each) + CACHE_ENTRY_BYTES for each in journal._cache.values())
+        cached = sum(map(len, journal._cache.values())) + len(journal._cache) * CACHE_ENTRY_BYTES
         pairs["bytes in the journal's cache"] = journal._cache_bytes, cached
         first_index = max(journal._cache_first, journal.first_index)
         newest = range(first_index, journal.last_index + 1)

@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final
 
 from chaos.simulation.disks.disk import Inode, SimDisk
+from chaos.simulation.disks.durable import journal_files
 from chaos.simulation.world.node import SimNode
 
 HEADER_BYTES: Final = 24  # magic, version, sequence, CRC
@@ -30,7 +31,10 @@ class Mirror:
     def __init__(self, node: SimNode) -> None:
         self.node = node
         self._life = -1
-        self._seen: tuple[int, SimDisk, int] | None = None  # what the last look was at
+        self._disk: SimDisk | None = None  # at the last look
+        self._changes = -1  # of it, by then
+        self._journals: list[Inode] = []  # in their order, as long as nobody's name changes
+        self._names_changes = -1
         self._read: dict[Inode, int] = {}
         self._begin()
 
@@ -52,17 +56,17 @@ class Mirror:
     def look(self) -> Mirror:
         """Read what has become durable since the last look; return itself."""
         node = self.node
-        disk = node.disk
-        seen = (node.life, disk, disk.durable_changes)
-        if seen == self._seen:
+        disk, life = node.disk, node.life
+        if disk.durable_changes == self._changes and life == self._life and disk is self._disk:
             return self
-        self._seen = seen
-        if node.life != self._life:  # what a dead process left may be cut
-            self._life = node.life
+        if life != self._life:  # what a dead process left may be cut
+            self._life = life
             self._begin()
-        names = disk._durable_names
-        for path in sorted(path for path in names if path.suffix == ".log"):
-            inode = names[path]
+        if disk is not self._disk or disk.durable_names_changes != self._names_changes:
+            self._names_changes = disk.durable_names_changes
+            self._journals = [inode for _, inode in journal_files(disk)]
+        self._disk, self._changes = disk, disk.durable_changes
+        for inode in self._journals:
             at = self._read.get(inode, HEADER_BYTES)
             if inode.durable_bytes > at:
                 self._read[inode] = self._follow(inode, at)

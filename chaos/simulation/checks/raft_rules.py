@@ -335,11 +335,11 @@ class RaftRules:
         )
 
     def _acknowledgment(self, node: SimNode, target: str, message: NextIndex) -> None:
-        life, mirror = self._life(node.name), self._mirror(node.name)
         index = message.next_index - 1
         if not message.success:
             self._reset(node, target, message)
             return
+        life, mirror = self._life(node.name), self._mirror(node.name)
         if index != life.installed_index and not self._was_shown(life, target, message):
             text = f"{node.name} acknowledges {index} to {target} of term {message.term}"
             self._fail("acknowledged", f"{text}: no append that waits for its word has shown that")
@@ -351,9 +351,10 @@ class RaftRules:
         leader = self._leaders.get(message.term)
         if leader is None or not self._world.machine_is_up(leader):
             return
-        if self._mirror(leader).term != message.term:
+        leaders = self._mirror(leader)
+        if leaders.term != message.term:
             return  # deposed since, and its own entries may be replaced (seed 202611230133)
-        theirs, own = self._mirror(leader).terms.get(index), mirror.terms.get(index)
+        theirs, own = leaders.terms.get(index), mirror.terms.get(index)
         if None not in (theirs, own) and theirs != own:
             text = f"{node.name} acknowledges {index} to {target}: it has term {own}"
             self._fail("acknowledged", f"{text} there, and {leader} {theirs}")

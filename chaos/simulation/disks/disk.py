@@ -157,7 +157,8 @@ class SimDisk(Files):
     machine's. Names are durable once their directory is synced; until then each change of them may
     be lost alone. `on_full` is called when it becomes full, and when it has room again. `rng`
     decides how much of a process's last write is done. `durable_changes` grows with every change of
-    what is durable, so that who follows it need not look in vain.
+    what is durable, `durable_names_changes` with those that are of names too: who follows them need
+    not look in vain.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class SimDisk(Files):
         self._open: dict[int, tuple[Path, Inode]] = {}
         self._fd = 0
         self._dirty: set[Inode] = set()
-        self.durable_changes = 0
+        self.durable_changes = self.durable_names_changes = 0
 
     def hold_copy(self, other: SimDisk, there: Path, here: Path) -> None:
         """Hold a copy of what lies in a directory of another disk, durably."""
@@ -191,7 +192,7 @@ class SimDisk(Files):
             copy.sync()
             self._names[here / path.relative_to(there)] = copy
         self._durable_names = dict(self._names)
-        self.durable_changes += 1
+        self._names_are_durable()
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -283,13 +284,13 @@ class SimDisk(Files):
                 inode.forget()
                 inode.sync()  # its name alone was not
         self._dirty.clear()
-        self.durable_changes += 1
+        self._names_are_durable()
 
     def wipe(self) -> None:
         """Remove everything."""
         assert not self._open, "a process has files open"
         self._names, self._durable_names = {}, {}
-        self.durable_changes += 1
+        self._names_are_durable()
         self._changes.clear()
         self._dirty.clear()
 
@@ -384,6 +385,7 @@ class SimDisk(Files):
         self._dirty.add(inode)
 
     def rename(self, old: Path, new: Path) -> None:  # type: ignore[override]
+        assert old.parent == new.parent, f"{old} to {new}: one sync has both names on the platter"
         self.operate("rename")
         self._names[new] = self._names.pop(old)
         self._changes.append(("rename", old, new))
@@ -417,11 +419,24 @@ class SimDisk(Files):
     def fsync_directory(self, directory: Path) -> None:  # type: ignore[override]
         self.operate("fsync_directory")
         self.on_sync()
-        others = {p: i for p, i in self._durable_names.items() if p.parent != directory}
-        here = {p: i for p, i in self._names.items() if p.parent == directory}
-        self._durable_names = others | here
+        touched: list[Path | None] = []
+        rest: list[tuple[str, Path, Path | None]] = []
+        for change in self._changes:
+            if change[1].parent == directory:
+                touched += change[1:]
+            else:
+                rest.append(change)
+        for path in touched:
+            if path in self._names:
+                self._durable_names[path] = self._names[path]
+            elif path is not None:
+                self._durable_names.pop(path, None)
+        self._changes = rest
+        self._names_are_durable()
+
+    def _names_are_durable(self) -> None:
         self.durable_changes += 1
-        self._changes = [change for change in self._changes if change[1].parent != directory]
+        self.durable_names_changes += 1
 
     def free_bytes(self, directory: Path) -> int:  # type: ignore[override]
         return 0 if self.full or self.low else CAPACITY_BYTES

@@ -45,12 +45,20 @@ class Stored:
 
     def sync(self, path: Path) -> None:
         """Have all of it on the platter, but for what was dropped."""
-        data = path.read_bytes()
         if self.dropped:
-            data = self.without_dropped(data)
-        self.platter = bytearray(data)
+            self.platter = bytearray(self.without_dropped(path.read_bytes()))
+        else:
+            self._read_into_platter(path)
         if self.dirty is not None:
             self.dirty.clear()
+
+    def _read_into_platter(self, path: Path) -> None:
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != len(self.platter):
+                self.platter = bytearray(size)
+            count = file.readinto(self.platter)
+            assert count == size, f"{count} of {size} bytes of {path}"
 
     def fail(self, path: Path) -> None:
         """Drop what the sync should have written: the cache has it, and calls it clean."""

@@ -341,13 +341,16 @@ class SimNet(Net):
 
     def hello_of(self, observer: str, name: str) -> Hello | None:
         """Return what `observer` was told of `name` on their connection."""
-        connection = self._connections.get(_pair(observer, self._end_of(observer, name)))
+        end = self._end_of(observer, name)
+        connection = self._connections.get((observer, end) if observer < end else (end, observer))
         if connection is None or observer not in connection.open:
             return None
         return connection.known[observer]
 
     def _end_of(self, observer: str, name: str) -> str:
         """Return the process of a member that an observer is connected with."""
+        if not self._doubles:  # as in nearly all runs, and this is asked several times a turn
+            return name
         double = double_of(name)
         if double in self._doubles:
             connection = self._connections.get(_pair(observer, double))
