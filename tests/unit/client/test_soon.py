@@ -280,7 +280,7 @@ def test_a_get_with_a_timeout_ends_in_time_and_says_if_nobody_answered(
 ) -> None:
     with client_of(node, tmp_path, timeout=60) as client:
         client.subscribe("t")
-        assert client.get("t", timeout=2) is None
+        assert client.get("t", timeout=5) is None
         node.always(GET, "silent")
         with pytest.raises(Unavailable):
             client.get("t", timeout=0.3)
