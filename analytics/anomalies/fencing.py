@@ -1,4 +1,4 @@
-"""A process that went on after another one had taken over its client."""
+"""A process that went on after another one had taken over its client, or that did not take over."""
 
 from functools import reduce
 
@@ -16,12 +16,47 @@ CLIENT = ("run_id", "client_id", "at")
 
 
 def fencing(tables: Tables) -> DataFrame:
+    """Find operations of an old epoch, sent after a newer one's first success, that succeeded; and
+    sessions that had success under the epoch of another one.
+
+    Operations without an epoch are not judged.
+    """
+    done = settled(_successes(tables))
+    return _late(done).unionByName(_shared(done))
+
+
+def _shared(done: DataFrame) -> DataFrame:
+    """Find what a session did first under an epoch that was another one's, too: each takes up its
+    client, and that raises the epoch. No clock is looked at.
+    """
+    sessions = done.groupBy(*CLIENT[:2], "epoch", "process", "session").agg(
+        F.min("op_id").alias("op_id")
+    )
+    own = W.partitionBy(*CLIENT[:2], "epoch")
+    least = F.min(F.struct("process", "session", "op_id")).over(own)
+    is_another = F.struct("process", "session") > F.struct("least.process", "least.session")
+    other = F.struct(F.col("least.process"), F.col("least.op_id"))
+    return (
+        sessions.withColumn("least", least)
+        .where(is_another)
+        .select(
+            *evidence(
+                run_id=F.col("run_id"),
+                client_id=F.col("client_id"),
+                detail=F.concat_ws(" ", F.lit("shared: epoch"), "epoch"),
+                operations=F.array(other, operation()),
+            )
+        )
+    )
+
+
+def _late(done: DataFrame) -> DataFrame:
     """Find operations of an old epoch, sent after a newer one's first success, that succeeded.
 
     Sent, not acknowledged: the answer to one that was done before the takeover may come late.
-    Clocks are compared, so only on one host; operations without an epoch are not judged.
+    Clocks are compared, so only on one host.
     """
-    done = settled(_in_question(settled(_successes(tables))))
+    done = settled(_in_question(done))
     epochs = done.groupBy(*CLIENT, "epoch").agg(
         F.min(F.struct("end_ns", operation().alias("by"), "epoch")).alias("first"),
         F.max("invoke_ns").alias("last_ns"),
@@ -57,9 +92,11 @@ def _successes(tables: Tables) -> DataFrame:
     """Return every operation that succeeded and says its epoch."""
     puts = tables.puts.withColumn("f", F.lit("put")).withColumnRenamed("producer", "client_id")
     gets = tables.gets.withColumn("f", F.lit("get"))
-    columns = (*KEY, "client_id", "topic", "f", "epoch", "invoke_ns", "end_ns", one_host())
+    columns = (*KEY, "client_id", "session", "topic", "f", "epoch", "invoke_ns", "end_ns")
     parts = [
-        table.where((F.col("outcome") == "ok") & F.col("epoch").isNotNull()).select(*columns)
+        table.where((F.col("outcome") == "ok") & F.col("epoch").isNotNull()).select(
+            *columns, one_host()
+        )
         for table in (puts, gets, tables.controls, tables.worked)
     ]
     return reduce(DataFrame.unionByName, parts)

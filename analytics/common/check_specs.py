@@ -143,7 +143,10 @@ CLAIMS: Final[Mapping[str, CheckSpec]] = {
         " the group's (elsewhere)",
         needs_whole=Part.HISTORY,  # the TAKE that was given it
     ),
-    "fencing": CheckSpec("an operation succeeded after a newer process had taken over"),
+    "fencing": CheckSpec(
+        "an operation succeeded after a newer process had taken over, or two processes had success"
+        " under one epoch (shared)"
+    ),
     "term_order": CheckSpec(
         "a term's leader answered what was sent after an answer of a later term"
     ),

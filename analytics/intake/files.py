@@ -1,8 +1,9 @@
 """The files of a run's history, as bytes: which there are, and what run.json says of each.
 
 What lives here: `history` in run.json (docs/history.md, "What a record must show to be whole"),
-compared with the directory; where lines are torn. What must not: what a line says (load.py), but
-for the session of those on both sides of a torn one; writing any of it (seal.py).
+compared with the directory, and `truth.files` with those of the truth; where lines are torn. What
+must not: what a line says (load.py, truth.py), but for the session of those on both sides of a torn
+one; writing any of it (seal.py).
 
 A file is read once, in pieces, whatever its size.
 """
@@ -10,7 +11,7 @@ A file is read once, in pieces, whatever its size.
 import errno
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
@@ -20,6 +21,7 @@ from analytics.intake.completeness import TORN_MARK
 
 LINES: Final = "history"  # in a run's directory: a file of lines for each process
 PARQUET: Final = "history.parquet"  # instead of it: parts
+TRUTH: Final = "truth"  # beside it: a file for each node whose disk was read
 HIDDEN: Final = ("_", ".")  # Spark leaves out what is called so
 PARQUET_ASIDE: Final = ("_SUCCESS", ".crc")  # ends of names that Hadoop writes beside the parts
 DIGEST_BYTES: Final = 16
@@ -101,7 +103,7 @@ def survey_of(directory: Place) -> FileSurvey:
     is_parquet = _is_parquet(directory, named)
     candidates = _candidates(directory, is_parquet, named, doubts)
     vouched = named if isinstance(named, dict) else {}
-    contents = _all_contents(candidates, vouched, is_parquet, doubts)
+    contents = _all_contents(candidates, vouched, not is_parquet, doubts)
     for name, found in contents.items():
         _compare(name, found, vouched.get(name), doubts)
     readable = tuple(candidates[name] for name in contents)
@@ -116,6 +118,32 @@ def survey_of(directory: Place) -> FileSurvey:
         tuple((candidates[name].name, one.tail) for name, one in contents.items() if one.tail),
         sum(one.lines for one in vouched.values()) if is_vouched and is_parquet else None,
     )
+
+
+def against_run_file(
+    truth: Iterable[Place], said: object, due: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what is wrong with the files of a truth by what run.json says of them (`truth.files`),
+    and where it does not say enough to tell. `due`: the names of all that were to be written; that
+    one of them is not there is no matter of this.
+    """
+    doubts = _Doubts()
+    files = {f"{TRUTH}/{file.name}": file for file in truth}
+    members = said if isinstance(said, dict) else {}
+    vouched = {f"{TRUTH}/{name}": _described(member) for name, member in members.items()}
+    closed = {name: member for name, member in vouched.items() if member and member.closed}
+    if files and not isinstance(said, dict):
+        doubts.unvouched.append(
+            f"run.json does not say what is in the files of the {TRUTH}: one that was cut would not"
+            f" be noticed; {SEAL_REMEDY}"
+        )
+    elif unsaid := sorted(files.keys() - closed.keys()):
+        doubts.unvouched.append(f"run.json does not say what is in {unsaid[0]}; {SEAL_REMEDY}")
+    strangers = sorted(members.keys() - set(due))
+    doubts.holes += [f"run.json says what {TRUTH}/{name} is: nobody's" for name in strangers]
+    for name, found in _all_contents(files, closed, is_lines=False, doubts=doubts).items():
+        _compare(name, found, closed.get(name), doubts)
+    return _shown(doubts.holes), _shown(doubts.unvouched)
 
 
 def contents_of(file: Place, first_bytes: int | None = None, is_lines: bool = True) -> Contents:
@@ -286,7 +314,7 @@ def _named_as(name: str, is_parquet: bool) -> str:
 
 def _shown_as(name: str) -> str:
     """Return the path below the run's directory of what run.json calls `name`."""
-    return name if name.startswith(f"{PARQUET}/") else f"{LINES}/{name}"
+    return name if name.startswith((f"{PARQUET}/", f"{TRUTH}/")) else f"{LINES}/{name}"
 
 
 def _not_read(entry: Place, ending: str) -> str:
@@ -313,17 +341,17 @@ def _is_empty(entry: Place) -> bool:
 def _all_contents(
     candidates: Mapping[str, Place],
     vouched: Mapping[str, Described],
-    is_parquet: bool,
+    is_lines: bool,
     doubts: _Doubts,
 ) -> dict[str, Contents]:
-    """Return what is in each file; one that can't be read is left out, and a hole."""
+    """Return what is in each file; one that can't be read is left out, and a hole. `is_lines`: of a
+    history, whose last line may be torn.
+    """
 
     def read(name: str) -> Contents | OSError:
         said = vouched.get(name)
         try:
-            return contents_of(
-                candidates[name], None if said is None else said.bytes, not is_parquet
-            )
+            return contents_of(candidates[name], None if said is None else said.bytes, is_lines)
         except OSError as error:
             return error
 

@@ -1,8 +1,9 @@
 """`flotilla-check seal DIR`: says in a run's run.json what its history is, file by file.
 
-What lives here: writing `history` for a directory of which its owner knows that it is whole: one
-that was put together of several machines' files, or recorded by version 0.1 or 0.2. What must not:
-finding out whether it is whole: that is load.py's, which believes what is written here.
+What lives here: writing `history`, and `truth.files` where disks were read, for a directory of
+which its owner knows that it is whole: one that was put together of several machines' files, or
+recorded by an earlier version. What must not: finding out whether it is whole: that is load.py's,
+which believes what is written here.
 """
 
 import fcntl
@@ -24,20 +25,24 @@ from analytics.intake.files import (
     LINES,
     PARQUET,
     PARQUET_ASIDE,
+    TRUTH,
+    Described,
     content_of,
     contents_of,
     strictly,
 )
+from analytics.intake.truth import ENDING
 
 RUN_FILE: Final = "run.json"
 LOCK: Final = "run.json.lock"  # that of clients which record themselves into the same directory
 
 
 def seal(directory: Path) -> dict[str, int]:
-    """Write what each file of the history in `directory` is; return their lines by name.
+    """Write what each file of the history in `directory` is, and of the truth; return their lines
+    by name.
 
     The files are closed then: nobody may write into them any more. Of Parquet, `lines` is rows.
-    Raises HistoryError where something stands that would not be read, or nothing at all.
+    Raises HistoryError where something stands that would not be read, or no history at all.
     """
     with _held(directory):
         document = _document(directory / RUN_FILE)
@@ -50,9 +55,27 @@ def seal(directory: Path) -> dict[str, int]:
         }
         for name in parts:
             described[name] = replace(described[name], lines=rows.get(files[name].name, 0))
+        said = document.get(TRUTH)
+        truth = _truth(directory, said)
         history = {name: asdict(one) for name, one in described.items()}
-        _write(directory / RUN_FILE, document | {"history": history})
-    return {name: one.lines for name, one in described.items()}
+        sealed = document | {"history": history}
+        if isinstance(said, dict):
+            sealed[TRUTH] = said | {"files": {name: asdict(one) for name, one in truth.items()}}
+        _write(directory / RUN_FILE, sealed)
+    of_truth = {f"{TRUTH}/{name}": one.lines for name, one in truth.items()}
+    return {name: one.lines for name, one in described.items()} | of_truth
+
+
+def _truth(directory: Path, said: object) -> dict[str, Described]:
+    """Return what each file of the truth is, where `said` (`truth` in run.json) expects one."""
+    nodes = said.get("nodes") if isinstance(said, dict) else None
+    due = {f"{node}{ENDING}" for node in nodes} if isinstance(nodes, list) else set()
+    described = {}
+    for file in sorted((directory / TRUTH).glob("*")):
+        if file.name not in due or not file.is_file():
+            raise HistoryError(f"{file} is of no node's disk, and would not be read: remove it")
+        described[file.name] = contents_of(file, is_lines=False).described
+    return described
 
 
 def _files(directory: Path) -> dict[str, Path]:

@@ -3,9 +3,9 @@
 What lives here: reading those files, and saying what is missing of them. What must not: comparing
 nodes, or holding acknowledgments against them (anomalies/).
 
-`run.json` says which nodes there were (`nodes`) and whose disks were to be read (`truth.nodes`). A
-run that was never to collect any is judged without; one that was, and has not, is in doubt. What
-else stands in `truth/` is not read.
+`run.json` says which nodes there were (`nodes`), whose disks were to be read (`truth.nodes`) and
+what was written of them (`truth.files`). A run that was never to collect any is judged without; one
+that was, and has not, is in doubt. What else stands in `truth/` is not read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from analytics.common import schema
 from analytics.common.storage import Place, files_in
 from analytics.common.table_store import made_of, settled
 from analytics.common.verdict import NOT_COLLECTED
-from analytics.intake.files import content_of, strictly
+from analytics.intake.files import TRUTH, against_run_file, content_of, strictly
 from analytics.intake.strict import BLOCK, FILE, STRICTLY, VALUE, is_one_object, lines_of, no_lines
 
 # kind -> the fields without which a row of it says nothing.
@@ -52,7 +52,8 @@ class Truth:
 
     `members`: all nodes by name, as far as run.json says. `missing`: nodes whose disks were to be
     read and have no file. `is_there`: any has one. `unread`: what else stands there. `files`: the
-    names of those that were read. `is_unsaid`: run.json does not say whose disks were to be read.
+    names of those that were read. `holes`: what is missing of them, or not to be believed, beside
+    rows. `unvouched`: why nothing says that all of them is there.
     """
 
     rows: DataFrame
@@ -62,7 +63,8 @@ class Truth:
     missing: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    is_unsaid: bool = False
+    holes: tuple[str, ...] = ()
+    unvouched: tuple[str, ...] = ()
 
     @property
     def not_judged(self) -> str | None:
@@ -74,9 +76,8 @@ class Truth:
 
         `ack_not_durable` takes a node without a truth to have all, so this makes no evidence up.
         """
-        return tuple(
-            f"truth of {node} is missing: its disk was to be read" for node in self.missing
-        )
+        missing = (f"truth of {node} is missing: its disk was to be read" for node in self.missing)
+        return (*missing, *self.unvouched)
 
     def damage(self) -> tuple[str, ...]:
         """Return what is missing, or is not to be believed, of what is there; empty if nothing."""
@@ -89,8 +90,7 @@ class Truth:
         of_file = {row["file"]: row for row in counts.collect()} if self.files else {}
         why = "it is of no node whose disk was to be read"
         found = [f"truth/{name} is not read: {why}" for name in self.unread]
-        if self.is_unsaid:
-            found.append("run.json does not say whose disks were to be read")
+        found += self.holes
         for name in self.files:
             row = of_file.get(name)
             said = f"truth/{name}"
@@ -113,9 +113,13 @@ def none(spark: SparkSession, members: Iterable[str] = ()) -> Truth:
 
 def truth_of(spark: SparkSession, directory: Place) -> Truth:
     """Return the truth of the run in `directory`."""
-    run_id, members, expected, is_unsaid = _announced(directory / "run.json")
+    run_id, members, expected, is_unsaid, said = _announced(directory / "run.json")
     entries = files_of(directory)
     files = [one for one in entries if _node_of(one.name) in expected and one.is_file()]
+    due = {f"{node}{ENDING}" for node in expected}
+    holes, unvouched = against_run_file(files, said, due)
+    if is_unsaid:
+        holes = ("run.json does not say whose disks were to be read", *holes)
     unread = tuple(one.name for one in entries if one not in files)
     collected = {_node_of(one.name) for one in files}
     lines = lines_of(spark, files) if files else no_lines(spark)
@@ -128,12 +132,12 @@ def truth_of(spark: SparkSession, directory: Place) -> Truth:
     missing = tuple(sorted(expected - collected))
     kept = tuple(one.name for one in files)
     every = (settled(rows), _nodes(spark, nodes), names, bool(collected), missing, unread, kept)
-    return Truth(*every, is_unsaid)
+    return Truth(*every, holes, unvouched)
 
 
 def files_of(directory: Place) -> tuple[Place, ...]:
     """Return all that stands where a run's truth is: a file a node, and what does not belong."""
-    return files_in(directory / "truth", "*")
+    return files_in(directory / TRUTH, "*")
 
 
 def _node_of(name: str) -> str:
@@ -205,9 +209,9 @@ def _nodes(spark: SparkSession, nodes: list[tuple[str, str, bool]]) -> DataFrame
     return made_of(spark, rows, schema.NODES)
 
 
-def _announced(run_file: Place) -> tuple[str, set[str], set[str], bool]:
-    """Return run id, members, and nodes whose truth was to be collected, as run.json has them; and
-    whether it says of these something that can't be read.
+def _announced(run_file: Place) -> tuple[str, set[str], set[str], bool, object]:
+    """Return run id, members, and nodes whose truth was to be collected, as run.json has them;
+    whether it says of these something that can't be read; and what it says of the truth's files.
 
     Nothing of a file that can't be read: load.py says so, and that is a reason for doubt already.
     """
@@ -215,11 +219,12 @@ def _announced(run_file: Place) -> tuple[str, set[str], set[str], bool]:
         document: dict[str, Any] = strictly(content_of(run_file))
         run_id = str(document["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "", set(), set(), False
+        return "", set(), set(), False, None
     truth = document.get("truth")
     named = truth.get("nodes") if isinstance(truth, dict) else None
     is_said = isinstance(named, list) and all(isinstance(node, str) for node in named)
     expected = set(named) if isinstance(named, list) and is_said else set()
     members = document.get("nodes")
     every = {str(node) for node in members} if isinstance(members, list) else set()
-    return run_id, every, expected, truth is not None and not is_said
+    files = truth.get("files") if isinstance(truth, dict) else None
+    return run_id, every, expected, truth is not None and not is_said, files

@@ -331,6 +331,7 @@ def puts_of(pairs: DataFrame) -> DataFrame:
     return pairs.select(
         *KEY,
         F.col("client_id").alias("producer"),
+        "session",
         "topic",
         "host",
         "epoch",

@@ -225,7 +225,10 @@ def _may_precede(one: RecordedOperation, other: RecordedOperation) -> bool:
 
 
 def fencing(run: Run) -> Iterable[Evidence]:
-    """Find operations of an old epoch that were sent after a newer one's success."""
+    """Find operations of an old epoch that were sent after a newer one's success, and sessions
+    that had success under another one's epoch.
+    """
+    yield from _under_one_epoch(run)
     clients: dict[tuple[str, str | None], list[RecordedOperation]] = defaultdict(list)
     for one in run.operations:
         if one.is_ok and one.epoch is not None:
@@ -235,6 +238,19 @@ def fencing(run: Run) -> Iterable[Evidence]:
             detail = f"{own.f} of epoch {epoch} after epoch {newer.epoch}"
             topic = own.named or own.topic
             yield run.row(newer, own, topic=topic, client_id=own.client, detail=detail)
+
+
+def _under_one_epoch(run: Run) -> Iterator[Evidence]:
+    """Yield for all sessions of an epoch but the least one what they did first under it."""
+    sessions: dict[tuple[str, int], dict[tuple[str, int], RecordedOperation]] = defaultdict(dict)
+    for one in sorted(run.operations, key=attrgetter("op_id")):
+        if one.is_ok and one.epoch is not None:
+            sessions[one.client, one.epoch].setdefault((one.process, one.session), one)
+    for (client, epoch), firsts in sessions.items():
+        least, *others = sorted(firsts)
+        for other in others:
+            detail = f"shared: epoch {epoch}"
+            yield run.row(firsts[least], firsts[other], client_id=client, detail=detail)
 
 
 def term_order(run: Run) -> Iterable[Evidence]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import orjson
 
@@ -147,7 +147,7 @@ def _take_history(intake: TakenIn, directory: Path) -> None:
                 intake.holes.append(f"unreadable: {HISTORY}/{name}: {error.strerror}")
                 continue
             if isinstance(listed, Mapping):
-                _compare(intake, name, listed[name], data)
+                _compare(intake, f"{HISTORY}/{name}", listed[name], data)
             _take_lines(intake, name, data)
         else:
             intake.holes.append(f"{HISTORY}/{name} is gone: run.json names it")
@@ -184,28 +184,33 @@ def _is_unnamed_yet(path: Path) -> bool:
     return _is_own(path.name) and path.is_file() and path.stat().st_size == 0
 
 
-def _compare(intake: TakenIn, name: str, said: object, data: bytes) -> None:
-    """Hold a file against what run.json says of it."""
+def _compare(intake: TakenIn, path: str, said: object, data: bytes) -> None:
+    """Hold a file of the history against what run.json says of it."""
     if not _is_said(said):
-        intake.holes.append(f"run.json does not say what {HISTORY}/{name} holds: {said!r}")
+        intake.holes.append(f"run.json does not say what {path} holds: {said!r}")
         return
-    assert isinstance(said, Mapping)
-    size_bytes: int = said["bytes"]
-    first = data[:size_bytes]
-    path = f"{HISTORY}/{name}"
-    if len(data) < size_bytes:
-        intake.holes.append(f"{path} is cut: {len(data)} bytes of {size_bytes}")
-    elif blake2b(first, digest_size=16).hexdigest() != said["blake2b"]:
-        intake.holes.append(f"{path} is not the file that run.json names: another digest")
-    elif first.count(b"\n") != said["lines"]:
-        intake.holes.append(f"{path} has not the {said['lines']} lines that run.json names")
-    elif said["closed"] and len(data) > size_bytes:
-        intake.holes.append(f"{path} is longer than it was when it was closed")
+    intake.holes += _differences(path, said, data)
     if not said["closed"]:
+        size_bytes = said["bytes"]
         intake.remarks.append(f"{path} was not closed: {size_bytes} bytes of it are vouched for")
 
 
-def _is_said(said: object) -> bool:
+def _differences(path: str, said: Mapping[str, Any], data: bytes) -> list[str]:
+    """Return in what a file is not the one that run.json names; the first that is found."""
+    size_bytes: int = said["bytes"]
+    first = data[:size_bytes]
+    if len(data) < size_bytes:
+        return [f"{path} is cut: {len(data)} bytes of {size_bytes}"]
+    if blake2b(first, digest_size=16).hexdigest() != said["blake2b"]:
+        return [f"{path} is not the file that run.json names: another digest"]
+    if first.count(b"\n") != said["lines"]:
+        return [f"{path} has not the {said['lines']} lines that run.json names"]
+    if said["closed"] and len(data) > size_bytes:
+        return [f"{path} is longer than it was when it was closed"]
+    return []
+
+
+def _is_said(said: object) -> TypeGuard[Mapping[str, Any]]:
     return (
         isinstance(said, Mapping)
         and all(_is_number(said.get(name)) for name in ("bytes", "lines"))
@@ -544,6 +549,9 @@ def _take_truth(intake: TakenIn, directory: Path) -> None:
     names = intake.document.get("nodes")
     every = {*expected, *(names if isinstance(names, list) else ())}
     intake.nodes = {str(node): False for node in sorted(map(str, every))}
+    told = intake.document.get(TRUTH)
+    files = told.get("files") if isinstance(told, Mapping) else None
+    named: Mapping[str, object] = files if isinstance(files, Mapping) else {}
     for node in expected:
         name = f"{node}.jsonl"
         if name not in found:
@@ -558,6 +566,7 @@ def _take_truth(intake: TakenIn, directory: Path) -> None:
             intake.truth_holes.append(f"unreadable: {TRUTH}/{name}: it is no file")
             continue
         intake.nodes[node] = True
+        _vouch(intake, name, named.get(name), data)
         rows = list(_truth_rows(intake, node, data))
         if not any(row["kind"] == "state" for row in rows):
             intake.truth_holes.append(f"{TRUTH}/{name} has no state")
@@ -565,6 +574,18 @@ def _take_truth(intake: TakenIn, directory: Path) -> None:
     for name in found:
         if name not in {f"{node}.jsonl" for node in expected}:
             intake.truth_holes.append(f"{TRUTH}/{name} is not read: no disk of that name was due")
+    for name in named:
+        if name not in {f"{node}.jsonl" for node in expected}:
+            intake.truth_holes.append(f"run.json names {TRUTH}/{name}, and no such disk was due")
+
+
+def _vouch(intake: TakenIn, name: str, said: object, data: bytes) -> None:
+    """Hold a file of the truth against what run.json says of it: all of it, as it is closed."""
+    path = f"{TRUTH}/{name}"
+    if _is_said(said) and said["closed"]:
+        intake.truth_holes += _differences(path, said, data)
+    else:
+        intake.doubts.append(f"run.json does not say what {path} holds: it may have been cut")
 
 
 def _expected(intake: TakenIn) -> list[str]:

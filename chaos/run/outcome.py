@@ -12,7 +12,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -162,7 +162,8 @@ def write_run_file(
     """Write what is run on which target, and what it has come to, to the run's `run.json`.
 
     `truth_of`: the nodes whose disks are read at the end; a missing one is a reason for doubt.
-    `is_over`: no process records any more. Only then it is said what each file of the history is.
+    `is_over`: no process records any more, and the disks have been read. Only then it is said what
+    each file of the history and of the truth is.
     """
     document = {
         "run_id": plan.run_id,
@@ -175,11 +176,12 @@ def write_run_file(
         "start": start_time,
         "outcome": asdict(outcome),
     }
+    truth: dict[str, Any] = {"nodes": list(truth_of)}
     if is_over:
-        files = sorted((plan.directory / "history").glob("*.jsonl"))
-        document["history"] = {path.name: described(path) for path in files}
+        document["history"] = _files(plan.directory / "history")
+        truth["files"] = _files(plan.directory / "truth")
     if truth_of:
-        document["truth"] = {"nodes": list(truth_of)}
+        document["truth"] = truth
     encoded = orjson.dumps(document, option=orjson.OPT_INDENT_2)
     temporary = plan.directory / "run.json.new"
     with temporary.open("wb") as file:
@@ -187,6 +189,11 @@ def write_run_file(
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(plan.directory / "run.json")
+
+
+def _files(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return what is in each file of `directory`, as docs/history.md has it."""
+    return {path.name: described(path) for path in sorted(directory.glob("*.jsonl"))}
 
 
 def versions() -> dict[str, str]:

@@ -188,11 +188,84 @@ def truth_gone(directory: Path, history: MadeHistory, rng: random.Random) -> Non
     rng.choice(files).unlink()
 
 
+def write_truth(directory: Path, file: Path, data: bytes) -> None:
+    """Write a file of the truth, with what run.json says of it."""
+    file.write_bytes(data)
+    document = about(directory)
+    document["truth"]["files"][file.name] = sealed(data)
+    say(directory, document)
+
+
+@damages("truth-cut-at-a-line", "a node's truth is what run.json says of it: as long")
+def truth_cut_at_a_line(directory: Path, history: MadeHistory, rng: random.Random) -> None:
+    """Its rows behind the state may be gone, and nothing else shows it."""
+    files = sorted((directory / "truth").glob("*.jsonl"))
+    need(files)
+    file = rng.choice(files)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[: rng.randint(0, len(lines) - 1)]))
+
+
+@damages("truth-grown", "a node's truth is what run.json says of it: no longer")
+def truth_grown(directory: Path, history: MadeHistory, rng: random.Random) -> None:
+    files = sorted((directory / "truth").glob("*.jsonl"))
+    need(files)
+    file = rng.choice(files)
+    counter = {"kind": "counter", "producer": "nobody", "topic": "t0", "counter": 1}
+    row = {"run_id": history.run_id, "node": file.stem, **counter}
+    file.write_bytes(file.read_bytes() + json.dumps(row).encode() + b"\n")
+
+
+@damages("truth-line-gone", "a node's truth is what run.json says of it: with its digest")
+def truth_line_gone(directory: Path, history: MadeHistory, rng: random.Random) -> None:
+    """A row stands there twice, in the place of another one that is as long."""
+    files = sorted((directory / "truth").glob("*.jsonl"))
+    for file in rng.sample(files, len(files)):
+        lines = file.read_bytes().splitlines(keepends=True)
+        pairs = [
+            (first, second)
+            for first in range(len(lines))
+            for second in range(len(lines))
+            if lines[first] != lines[second] and len(lines[first]) == len(lines[second])
+        ]
+        if pairs:
+            first, second = rng.choice(pairs)
+            lines[first] = lines[second]
+            file.write_bytes(b"".join(lines))
+            return
+    raise NoRoom
+
+
+@damages("truth-of-unsaid-length", "run.json says what is in each file of the truth")
+def truth_of_unsaid_length(directory: Path, history: MadeHistory, rng: random.Random) -> None:
+    files = sorted((directory / "truth").glob("*.jsonl"))
+    need(files)
+    document, file = about(directory), rng.choice(files)
+    kind = rng.randrange(4)
+    if kind == 0:
+        del document["truth"]["files"]
+    elif kind == 1:
+        del document["truth"]["files"][file.name]
+    elif kind == 2:
+        document["truth"]["files"][file.name]["closed"] = False
+    else:
+        document["truth"]["files"][file.name]["lines"] = "all"
+    say(directory, document)
+
+
+@damages("truth-of-nobody-named", "run.json says of no other file what is in the truth")
+def truth_of_nobody_named(directory: Path, history: MadeHistory, rng: random.Random) -> None:
+    need(history.truth)
+    document = about(directory)
+    document["truth"]["files"]["stranger.jsonl"] = sealed(b"")
+    say(directory, document)
+
+
 @damages("truth-empty", "a node's truth has rows")
 def truth_empty(directory: Path, history: MadeHistory, rng: random.Random) -> None:
     files = sorted((directory / "truth").glob("*.jsonl"))
     need(files)
-    rng.choice(files).write_bytes(b"")
+    write_truth(directory, rng.choice(files), b"")
 
 
 @damages("truth-of-a-stranger", "a file of the truth is of an expected node")
@@ -219,7 +292,7 @@ def truth_malformed(directory: Path, history: MadeHistory, rng: random.Random) -
             ),
         )
     )
-    file.write_bytes(file.read_bytes() + bad.encode() + b"\n")
+    write_truth(directory, file, file.read_bytes() + bad.encode() + b"\n")
 
 
 @hides("truth-without-state", "a node's truth has a state")

@@ -150,7 +150,7 @@ def _(history: MadeHistory, rng: random.Random) -> None:
     invoke = scene.invoke("v", "group", group=GROUP)
     scene.end(invoke, "ok", last_id=scene.base, resumed=False)
     scene.put("p", 1, 1, rng.randint(1, 3))
-    own = {"epoch": 1, "group": GROUP, "max_count": 9, "number": 1}
+    own = {"group": GROUP, "max_count": 9, "number": 1}
     scene.end(scene.invoke("v", "take", **own), "ok", count=0)
 
 
@@ -174,7 +174,7 @@ def _(history: MadeHistory, rng: random.Random) -> None:
     own = {"group": GROUP, "max_attempts": 1, "dead_letter": dead}
     scene.end(scene.invoke("v", "group", **own), "ok", last_id=scene.base, resumed=False)
     scene.put("p", 1, 1)
-    take = scene.invoke("v", "take", epoch=1, group=GROUP, max_count=9, number=1)
+    take = scene.invoke("v", "take", group=GROUP, max_count=9, number=1)
     lease = {"token": 1, "leases": [[scene.id(1), scene.id(1), 1]], "left_ms": 5, "lease_ms": 5}
     scene.end(take, "ok", count=1, **lease)
     scene.pause(10_000_000)

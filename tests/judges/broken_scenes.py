@@ -749,6 +749,16 @@ def fenced_reader_goes_on(history: MadeHistory, rng: random.Random) -> None:
     scene.nothing("s", 0, epoch=1)
 
 
+@breaks("two-under-one-epoch", "fencing", "each session has an epoch of its own", "shared")
+def two_under_one_epoch(history: MadeHistory, rng: random.Random) -> None:
+    """Who takes the client over is given the epoch that it has."""
+    scene = opening(history, rng)
+    scene.sub("s", 0)
+    scene.put("p", 1, 1, epoch=1)
+    own = {"process": "x-p-copy"} if rng.random() < 0.5 else {"session": 2}
+    scene.put("p", 2, 2, epoch=1, **own)
+
+
 @breaks("term-goes-back", "term_order", "terms go up in real time")
 def term_goes_back(history: MadeHistory, rng: random.Random) -> None:
     scene = opening(history, rng)

@@ -126,7 +126,7 @@ class ModelGroup:
 
     def own(self, worker: ModelWorker) -> Row:
         """Return what all of a worker's rows say."""
-        own = {"epoch": worker.epoch, "session": worker.session}
+        own = {"epoch": self.scene.epoch + worker.epoch, "session": worker.session}
         return own | {"process": self.process(worker)}
 
     def put(self) -> None:
@@ -307,7 +307,7 @@ class ModelGroup:
     def took(self, client: str, *leases: list[int], **said: Any) -> Row:
         """Write a TAKE of a client that nobody else is, and its answer: what it says is so."""
         told = {name: said.pop(name) for name in ("lost", "token") if name in said}
-        own = {"epoch": 1, "group": GROUP, "max_count": 9, "number": next_of(self, client)}
+        own = {"group": GROUP, "max_count": 9, "number": next_of(self, client)}
         invoke = self.scene.invoke(client, "take", **own, **said)
         count = sum(last + 1 - first for first, last, _ in leases)
         if leases:
@@ -583,7 +583,7 @@ def _(history: MadeHistory, rng: random.Random) -> None:
 def _(history: MadeHistory, rng: random.Random) -> None:
     need(not history.is_application)
     group = broken(history, rng)
-    own = {"epoch": 1, "group": GROUP, "max_count": 9, "number": 1}
+    own = {"group": GROUP, "max_count": 9, "number": 1}
     invoke = group.scene.invoke("v", "take", **own)
     group.scene.end(invoke, "fail", error=rng.choice(("not_subscribed", "unknown_topic")))
 

@@ -70,12 +70,16 @@ class MadeHistory:
         document = {"run_id": self.run_id, **self.document}
         if self.is_sealed:
             document["history"] = named
-        (directory / "run.json").write_text(json.dumps(document, indent=1) + "\n")
         if self.truth:
             (directory / "truth").mkdir()
+        files = {}
         for node, rows in self.truth.items():
             text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
             (directory / "truth" / f"{node}.jsonl").write_text(text)
+            files[f"{node}.jsonl"] = sealed(text.encode())
+        if self.is_sealed and isinstance(document.get("truth"), dict):
+            document["truth"] = document["truth"] | {"files": files}
+        (directory / "run.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def sealed(data: bytes, is_closed: bool = True) -> Row:

@@ -28,6 +28,9 @@ class SceneWriter:
         stamp = rng.choice(answers) if answers else {"node": "a", "term": 1}
         self.node, self.term = stamp["node"], stamp["term"]
         self.op_ids: dict[str, int] = {}
+        self.sessions: dict[str, int] = {}  # of each process
+        # A name that two scenes have is one client to a judge: each of its sessions has an epoch.
+        self.epoch = max((row.get("epoch") or 0 for row in history.rows), default=0)
         self.acknowledged: list[
             tuple[str, int, int, int]
         ] = []  # producer, counter, count, first id
@@ -42,13 +45,15 @@ class SceneWriter:
         self.t_ns += least_ns + self.rng.choice((1_000, 250_000, 3_000_000, 150_000_000))
 
     def invoke(self, client: str, f: str, topic: str | None = None, **fields: Any) -> Row:
-        """Write an invoke; `process` and `session` as the fields say."""
+        """Write an invoke; `process` and `session` as the fields say, else the last one."""
         process = fields.pop("process", f"{self.name}-{client}")
         self.op_ids[process] = self.op_ids.get(process, 0) + 1
         row = {"op_id": self.op_ids[process], "f": f, "topic": self.topic, "type": "invoke"}
         if topic is not None:
             row["topic"] = topic
-        return self.write(process, {**row, "client_id": client, "epoch": 1, **fields})
+        session = self.sessions[process] = fields.get("session", self.sessions.get(process, 1))
+        own = {"client_id": client, "session": session, "epoch": self.epoch + session}
+        return self.write(process, {**row, **own, **fields})
 
     def end(self, invoke: Row, outcome: str, **fields: Any) -> Row:
         """Write an operation's end."""
@@ -77,7 +82,8 @@ class SceneWriter:
         process = fields.pop("process", f"{self.name}-{client}")
         self.op_ids[process] = self.op_ids.get(process, 0) + 1
         row = {"op_id": self.op_ids[process], "f": f, "topic": self.topic, "type": "info"}
-        return self.write(process, {**row, "client_id": client, **fields})
+        own = {"client_id": client, "session": self.sessions.get(process, 1)}
+        return self.write(process, {**row, **own, **fields})
 
     # --- whole operations ------------------------------------------------------------------------
 

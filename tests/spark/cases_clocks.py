@@ -245,6 +245,22 @@ def old_epoch_is_over_once_a_newer_one_has_succeeded(run: RunRecorder) -> Expect
 
 
 @case
+def each_session_has_an_epoch_of_its_own(run: RunRecorder) -> Expected:
+    may_subscribe(run, "p")
+    run.sub("s", "t", resumed=False, cursor=0)
+    acknowledged(run, 1, epoch=1)
+    acknowledged(run, 2, epoch=1)
+    acknowledged(run, 3, epoch=1, session=1)
+    acknowledged(run, 4, epoch=1, session=1)
+    run.get("p", "t", 0, [], epoch=1, process="a-twin", first_id=1)
+    run.put("p", "t", 5, "fail", epoch=1, session=2, error="fenced")
+    first = (("a-twin", 1), ("p", 1)), (("a-twin", 1), ("p", 3))
+    detail = "shared: epoch 1"
+    shared = [row(run, topic=None, client_id="p", detail=detail, operations=one) for one in first]
+    return {"fencing": shared}
+
+
+@case
 def who_was_under_way_at_the_takeover_may_succeed(run: RunRecorder) -> Expected:
     under_way = run.invoke("p", "put", "t", counter=1, count=1, epoch=1)
     acknowledged(run, 2, epoch=2, process="twin")

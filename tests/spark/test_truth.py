@@ -1,6 +1,7 @@
 """The truth of a run's directory: what is read, what is missing, and what follows from it."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from pyspark.sql import SparkSession
 from analytics import anomalies
 from analytics.cli import sentence
 from analytics.common.verdict import Verdict
+from analytics.intake.files import contents_of
+from analytics.intake.seal import seal
 from analytics.intake.truth import files_of, sound, truth_of
 from analytics.judge import check as checking
 from analytics.judge.check import check
@@ -42,6 +45,19 @@ def write_run(directory: Path, run: RunRecorder, nodes: str, expected: str | Non
     document = json.loads(file.read_text()) | {"nodes": ["a", "b", "c"]}
     if expected is not None:
         document["truth"] = {"nodes": list(expected)}
+    file.write_text(json.dumps(document))
+    describe(directory)
+
+
+def describe(directory: Path) -> None:
+    """Let run.json say what is in the files of the truth that it expects."""
+    file = directory / "run.json"
+    document = json.loads(file.read_text())
+    due = [f"{node}.jsonl" for node in document.get("truth", {}).get("nodes", ())]
+    there = [path for path in sorted((directory / "truth").iterdir()) if path.name in due]
+    if due:
+        files = {path.name: asdict(contents_of(path, is_lines=False).described) for path in there}
+        document["truth"]["files"] = files
     file.write_text(json.dumps(document))
 
 
@@ -86,6 +102,29 @@ def test_missing_truth_makes_it_unknown_unless_it_was_never_to_be_collected(
     assert report.reasons == ("truth of c is missing: its disk was to be read",)
 
 
+@pytest.mark.slow
+def test_a_truth_that_was_cut_or_that_nothing_vouches_for_is_never_valid(
+    tmp_path: Path, checks_of_truth: None
+) -> None:
+    write_run(tmp_path, run_with_truth(), "abc", "abc")
+    file = tmp_path / "truth" / "c.jsonl"
+    data = file.read_bytes()
+    lines = data.splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-1]))
+    report = check(tmp_path)
+    assert report.verdict is Verdict.UNKNOWN
+    cut = f"truth/c.jsonl was cut: it has {len(data) - len(lines[-1])} bytes, run.json says"
+    assert any(reason.startswith(cut) for reason in report.reasons)
+    file.write_bytes(data)
+    document = json.loads((tmp_path / "run.json").read_text())
+    del document["truth"]["files"]
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    [reason] = check(tmp_path).reasons
+    assert reason.startswith("run.json does not say what is in the files of the truth")
+    seal(tmp_path)
+    assert check(tmp_path).verdict is Verdict.VALID
+
+
 def changed(run: RunRecorder, node: str, **fields: object) -> RunRecorder:
     """Let all rows of a node say otherwise."""
     run.truth = [row | fields if row["node"] == node else row for row in run.truth]
@@ -104,6 +143,7 @@ def test_malformed_truth_is_counted_and_all_of_it_may_be_missing(
     bad.append('{"run_id": "run", "node": "a", "kind": "leadership", "term": "1"}')
     with files_of(tmp_path)[0].open("a") as file:
         file.write("\n".join(bad))
+    describe(tmp_path)
     truth = truth_of(spark, tmp_path)
     assert truth.damage() == (f"truth/a.jsonl: {len(bad)} malformed lines",)
     assert sound(truth.rows).count() == 4
@@ -125,6 +165,7 @@ def test_truth_that_is_empty_or_stateless_or_of_another_run_or_node_is_damaged(
     lines = (folder / "a.jsonl").read_text().splitlines(keepends=True)
     (folder / "a.jsonl").write_text("".join(one for one in lines if "state" not in one))
     (folder / ".a.jsonl").write_text("".join(lines))
+    describe(tmp_path)
     truth = truth_of(spark, tmp_path)
     assert set(truth.damage()) == {
         "truth/.a.jsonl is not read: it is of no node whose disk was to be read",

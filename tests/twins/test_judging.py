@@ -48,11 +48,12 @@ def write(directory: Path, run: RunRecorder, **document: Any) -> Path:
         (history / f"{process}.jsonl").write_text("".join(f"{line}\n" for line in lines))
     if run.nodes:
         (directory / "truth").mkdir(exist_ok=True)
-        document = {"truth": {"nodes": sorted(run.nodes)}, **document}
         for node in run.nodes:
             rows = [json.dumps(row) for row in run.truth if row["node"] == node]
             text = "".join(f"{row}\n" for row in rows)
             (directory / "truth" / f"{node}.jsonl").write_text(text)
+        files = {path.name: vouched(path) for path in sorted((directory / "truth").iterdir())}
+        document = {"truth": {"nodes": sorted(run.nodes), "files": files}, **document}
     told = {path.name: vouched(path) for path in sorted(history.iterdir())}
     about = {"run_id": run.run_id, "outcome": OUTCOME, "history": told, **document}
     known = {name: value for name, value in about.items() if value is not None}

@@ -197,6 +197,9 @@ class FakeAuditor:
         self.log.append(f"read {' '.join(remains)}")
         if self.error:
             raise TruthError(self.error)
+        (directory / "truth").mkdir()
+        for node in remains:
+            (directory / "truth" / f"{node}.jsonl").write_text(f"what {node} has left\n")
 
 
 class Quiet:

@@ -260,7 +260,15 @@ def test_a_disk_that_cannot_be_read_ends_the_run_unfinished(stage: RunStage) -> 
 def test_the_run_file_says_whose_disks_were_to_be_read(stage: RunStage) -> None:
     stage.run()
     written = json.loads((stage.directory / "run.json").read_bytes())
-    assert written["truth"] == {"nodes": ["n1", "n2", "n3"]}
+    assert written["truth"]["nodes"] == ["n1", "n2", "n3"]
+
+
+def test_the_run_file_says_what_was_read_of_the_disks(stage: RunStage) -> None:
+    stage.run()
+    written = json.loads((stage.directory / "run.json").read_bytes())
+    files = {path.name: described(path) for path in (stage.directory / "truth").iterdir()}
+    assert sorted(files) == ["n1.jsonl", "n2.jsonl", "n3.jsonl"]
+    assert written["truth"]["files"] == files
 
 
 # --- faults of clients, and several at once -------------------------------------------------------
