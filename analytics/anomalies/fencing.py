@@ -30,8 +30,9 @@ def _shared(done: DataFrame) -> DataFrame:
     client, and that raises the epoch. No clock is looked at.
     """
     sessions = done.groupBy(*CLIENT[:2], "epoch", "process", "session").agg(
-        F.min("op_id").alias("op_id")
+        F.min(F.struct("op_id", "topic")).alias("own")
     )
+    sessions = sessions.select("*", "own.*")
     own = W.partitionBy(*CLIENT[:2], "epoch")
     least = F.min(F.struct("process", "session", "op_id")).over(own)
     is_another = F.struct("process", "session") > F.struct("least.process", "least.session")
@@ -42,6 +43,7 @@ def _shared(done: DataFrame) -> DataFrame:
         .select(
             *evidence(
                 run_id=F.col("run_id"),
+                topic=F.col("topic"),
                 client_id=F.col("client_id"),
                 detail=F.concat_ws(" ", F.lit("shared: epoch"), "epoch"),
                 operations=F.array(other, operation()),

@@ -53,14 +53,17 @@ OPERATION: Final = (
     ("delayed", f"ARRAY<{ITEM}>"),  # of a GET's answer
     ("marked", "ARRAY<BIGINT>"),
     ("properties", "STRING"),
+    ("last_id", "BIGINT"),  # where it does not follow from the rest: of an end, or a single event
+    ("handed_apart", "BOOLEAN"),  # of a GET's answer
+    ("expires_ms", "BIGINT"),  # of a PUT
 )
 OF_INVOKE: Final = (
     *("group", "number", "max_attempts", "acks", "ordered_by_key", "start", "dead_letter"),
     "naks",
 )
 OF_ANSWER: Final = (
-    *("cursor", "resumed", "times", "token", "left_ms", "leases", "lost", "letters"),
-    *("keyed", "keys", "marked", "properties"),
+    *("resumed", "times", "token", "left_ms", "leases", "lost", "letters"),
+    *("keyed", "keys", "marked", "properties", "handed_apart"),
 )
 
 
@@ -227,8 +230,10 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
     types = F.when(is_single, F.array("outcome")).otherwise(both)
     t_ns = F.when(is_end, F.col("end_ns")).otherwise(F.col("invoke_ns"))
     some = delivered & (came > 0)
+    is_told = (is_end | is_single) & F.col("last_id").isNotNull()
     last_id = (
-        F.when(~is_end & (f == "get"), F.col("asked"))
+        F.when(is_told, F.col("last_id"))
+        .when(~is_end & (f == "get"), F.col("asked"))
         .when(some, F.col("first_id") + came - 1)
         .when(ok & ~f.isin("get", "take"), F.coalesce("first_id", F.lit(0)))
         .when(f.isin("purge", "purged"), F.col("first_id"))
@@ -249,13 +254,21 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         .when(took, _leased())
         .cast("bigint")
         .alias("count"),
-        F.when(ok & put | some, F.col("first_id")).alias("first_id"),
+        F.when(ok & put | some | is_told, F.col("first_id")).alias("first_id"),
         last_id.alias("last_id"),
         *(
             F.when((delivered | took) & (F.size(name) > 0), F.col(name)).alias(name)
             for name in brought
         ),
-        F.when(put & ~is_end & F.col("delay_ms").isNotNull(), _delays()).alias("delays"),
+        F.when(put & ~is_end & F.col("delay_ms").isNotNull(), _runs("counter", "delay_ms")).alias(
+            "delays"
+        ),
+        F.when(
+            put & F.col("expires_ms").isNotNull(),
+            F.when(~is_end, _runs("counter", "expires_ms")).when(
+                ok, _runs("first_id", "expires_ms")
+            ),
+        ).alias("expires"),
         F.when(is_end, F.col("error")).alias("error"),
         F.when(is_end, 1).cast("bigint").alias("attempt"),
         F.when(ok & put, F.coalesce("duplicate", F.lit(False))).alias("duplicate"),
@@ -264,14 +277,15 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.when(is_end, F.col("asked")).alias("asked"),
         F.when(f == "get", 1).when(f == "take", 9).cast("bigint").alias("max_count"),
         "epoch",
+        F.when(ok | is_single, F.col("cursor")).alias("cursor"),
         *(F.when(~is_end, F.col(name)).alias(name) for name in OF_INVOKE),
         *(F.when(ok, F.col(name)).alias(name) for name in OF_ANSWER),
     )
 
 
-def _delays() -> Column:
-    last = F.col("counter") + F.coalesce("count", F.lit(1)) - 1
-    return F.array(F.array("counter", last, "delay_ms"))
+def _runs(first: str, ms: str) -> Column:
+    """Return what is said of all that a PUT has: the first of them, the last, how many ms."""
+    return F.array(F.array(first, F.col(first) + F.coalesce("count", F.lit(1)) - 1, ms))
 
 
 def _leased() -> Column:

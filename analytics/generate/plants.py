@@ -17,6 +17,7 @@ from analytics.generate.operations import (
     STEP_NS,
     TERM_FIRST,
     acknowledged_ns,
+    fault_numbers,
     is_unknown,
     leader,
     name_of,
@@ -575,6 +576,14 @@ def fencing(scene: Scene, victim: Victim) -> None:
     newcomer.does("unsub", epoch=2, process=newer)
 
 
+@plant
+def fencing_shared(scene: Scene, victim: Victim) -> None:
+    """A process takes a client over, and is given the epoch that the one before has."""
+    newcomer = Newcomer(scene, victim)
+    newcomer.subscribes(epoch=1)
+    newcomer.does("unsub", epoch=1, process=f"{newcomer.process}-newer")
+
+
 # --- groups ---------------------------------------------------------------------------------------
 
 LEFT_MS: Final = 1_000  # of a lease: longer than what a newcomer does takes
@@ -954,19 +963,20 @@ def replica_divergence_state(scene: Scene, victim: Victim) -> int:
 class TopicOwner(Newcomer):
     """A newcomer with a topic that nobody else has, and subscribers of its own.
 
-    It is the publisher. What stands there is on all disks.
+    It is the publisher. `floor_id`: up to it all disks have collected what stands there.
     """
 
     DELAY_MS = 1  # is over at once, as far as a record can tell: times are told in ms
 
-    def __init__(self, scene: Scene, victim: Victim, *readers: str) -> None:
+    def __init__(self, scene: Scene, victim: Victim, *readers: str, floor_id: int = 0) -> None:
         super().__init__(scene, victim)
         self.topic = scene.topics[victim.place] = f"own-{victim.place}"
         self._like |= {"topic": self.topic}
         self._readers = readers
+        self.at_ms = 10 * victim.n  # what answers say is a time: below that of any later plant's
         for node in node_names():
-            ends = {"kind": "topic", "topic": self.topic, "last_id": LAST_ID, "floor_id": 0}
-            scene.truth.append((node, ends))
+            ends = {"kind": "topic", "topic": self.topic, "last_id": LAST_ID}
+            scene.truth.append((node, ends | {"floor_id": floor_id}))
         for reader in readers:
             self.by(reader, "sub", first_id=0, resumed=False)
 
@@ -974,6 +984,25 @@ class TopicOwner(Newcomer):
         """Let a subscriber do something."""
         name = f"{self.process}-{reader}"
         return self.does(f, process=name, client_id=name, **fields)
+
+    def puts(self, id_: int, **fields: Any) -> Operation:
+        """Put one, whose counter is its id."""
+        return self.does("put", **{"counter": id_, "first_id": id_, **fields})
+
+    def gets(self, reader: str, id_: int, **fields: Any) -> Operation:
+        """Give a subscriber one, behind all below its id."""
+        own = {"asked": id_ - 1, "first_id": id_, "items": [(id_, self.client_id, id_, 1)]}
+        return self.by(reader, "get", **{**own, **fields})
+
+    def told_gone(self, reader: str, id_: int, error: str) -> Operation:
+        """Tell a subscriber that what it would read next is gone."""
+        own = {"asked": id_ - 1, "first_id": id_, "last_id": id_, "items": None}
+        return self.by(reader, "get", outcome="fail", error=error, **own, node=None, term=None)
+
+    def hands(self, reader: str, id_: int, cursor: int, **fields: Any) -> Operation:
+        """Let a subscriber's library hand one over, with that cursor stored."""
+        own = {"outcome": "info", "phase": "steady", "first_id": id_, "last_id": id_}
+        return self.by(reader, "hand", **own, cursor=cursor, **fields)
 
     def delays(self, counter: int, place: int, **fields: Any) -> Operation:
         """Put one with a delay."""
@@ -1109,6 +1138,230 @@ def delayed_content(scene: Scene, victim: Victim) -> int:
     owner.delays(1, 1, marked=[1], properties="a" * 16)
     times = [[1, 1, 10 * victim.n + 9]]
     owner.given("s", 1, 1, times=times, marked=[1], properties="b" * 16)
+    owner.closes()
+    return 1
+
+
+@plant
+def lost_unhanded(scene: Scene, victim: Victim) -> int:
+    """A library hands over the second of two that it got, and its cursor passes the first."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.puts(2)
+    owner.gets("s", 1, handed_apart=True)
+    owner.gets("s", 2, handed_apart=True)
+    owner.hands("s", 2, cursor=1)
+    owner.closes()
+    return 1
+
+
+@plant
+def duplicate_delivered_handed(scene: Scene, victim: Victim) -> int:
+    """An application is handed one twice by one process."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.gets("s", 1, handed_apart=True)
+    owner.hands("s", 1, cursor=0)
+    owner.hands("s", 1, cursor=0)
+    owner.closes()
+    return 1
+
+
+@plant
+def duplicate_delivered_acknowledged(scene: Scene, victim: Victim) -> int:
+    """An application is handed again what it has acknowledged, by its next process."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.puts(2)
+    owner.gets("s", 1, handed_apart=True)
+    owner.gets("s", 2, handed_apart=True)
+    owner.hands("s", 1, cursor=0)
+    owner.hands("s", 2, cursor=1)
+    owner.hands("s", 1, cursor=1, session=2)
+    owner.by("s", "unsub", session=2)
+    return 1
+
+
+@plant
+def duplicate_delivered_unsaid(scene: Scene, victim: Victim) -> int:
+    """A crash leaves one unacknowledged; the application is handed it again, and not told so."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    for session in (1, 2):
+        owner.gets("s", 1, handed_apart=True, session=session)
+        owner.hands("s", 1, cursor=0, session=session)
+    owner.by("s", "unsub", session=2)
+    return 1
+
+
+@plant
+def properties_time(scene: Scene, victim: Victim) -> int:
+    """Two subscribers are told two times of one publication."""
+    owner = TopicOwner(scene, victim, "s", "r", floor_id=LAST_ID)
+    owner.puts(1)
+    for reader, at_ms in (("s", owner.at_ms), ("r", owner.at_ms + 1)):
+        owner.gets(reader, 1, times=[[1, 1, at_ms]])
+    owner.closes()
+    return 1
+
+
+@plant
+def properties_batch(scene: Scene, victim: Victim) -> int:
+    """The publications of one batch have two times."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1, count=2, last_id=2)
+    owner.gets("s", 1, times=[[1, 1, owner.at_ms]])
+    owner.gets("s", 2, times=[[2, 2, owner.at_ms + 1]])
+    owner.closes()
+    return 1
+
+
+@plant
+def properties_content(scene: Scene, victim: Victim) -> int:
+    """Two subscribers are given one publication with two keys."""
+    owner = TopicOwner(scene, victim, "s", "r", floor_id=LAST_ID)
+    owner.puts(1, marked=[1], properties="a" * 16)
+    for reader, digest in (("s", "a" * 16), ("r", "b" * 16)):
+        owner.gets(reader, 1, times=[[1, 1, owner.at_ms]], marked=[1], properties=digest)
+    owner.closes()
+    return 1
+
+
+@plant
+def realtime_order_clock(scene: Scene, victim: Victim) -> int:
+    """What is put after an answer has a smaller time than that had said, and so goes back."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.gets("s", 1, times=[[1, 1, owner.at_ms + 1]])
+    owner.puts(2)
+    get = owner.gets("s", 2, times=[[2, 2, owner.at_ms]])
+    scene.also("properties", get, 2)
+    owner.closes()
+    return 2
+
+
+@plant
+def stale_read_counter(scene: Scene, victim: Victim) -> int:
+    """A publisher is told that the counter is missing which it was acknowledged."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.puts(2, outcome="fail", first_id=None, error="counter_gap", node=None, term=None)
+    owner.gets("s", 1)
+    owner.closes()
+    return 1
+
+
+@plant
+def subscription_missed(scene: Scene, victim: Victim) -> None:
+    """Nobody subscribes, a publisher is told, though a pattern that stands has the topic."""
+    owner = TopicOwner(scene, victim)
+    pattern, topic = f"{owner.topic}.*", f"{owner.topic}.a"
+    scene.topics[victim.place] = topic
+    owner.by("s", "sub", topic=pattern, first_id=0, resumed=False)
+    owner.puts(1, topic=topic, first_id=0)
+    owner.by("s", "get", topic="", items=[])
+    owner.by("s", "unsub", topic=pattern)
+
+
+@plant
+def purge_unsaid(scene: Scene, victim: Victim) -> int:
+    """A subscriber is told of a purge that nobody asked for."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.told_gone("s", 1, "purged")
+    owner.closes()
+    return 1
+
+
+@plant
+def purge_alive(scene: Scene, victim: Victim) -> int:
+    """What one subscriber was told is purged is given to another one."""
+    owner = TopicOwner(scene, victim, "s", "r", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.does("purge", outcome="info", phase="steady", first_id=1)
+    owner.told_gone("r", 1, "purged")
+    owner.gets("s", 1)
+    owner.closes()
+    return 1
+
+
+@plant
+def purge_early(scene: Scene, victim: Victim) -> int:
+    """What is to expire in an hour has expired."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1, expires_ms=3_600_000)
+    owner.told_gone("s", 1, "expired")
+    owner.closes()
+    return 1
+
+
+@plant
+def purge_unexpired(scene: Scene, victim: Victim) -> int:
+    """What was not put to expire has expired."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.told_gone("s", 1, "expired")
+    owner.closes()
+    return 1
+
+
+EXPIRED_NS: Final = 1_100_000  # passes before what expires after 1 ms is surely gone
+
+
+@plant
+def purge_late(scene: Scene, victim: Victim) -> int:
+    """What has expired is given, by who stored it."""
+    steps = EXPIRED_NS // STEP_NS + 1
+    is_behind_a_fault = any(
+        0 <= victim.n - fault <= steps for fault in fault_numbers(scene.shape)
+    )  # then nobody of before may have answered in this term
+    owner = TopicOwner(scene, victim, floor_id=LAST_ID)
+    owner.now_ns -= 0 if is_behind_a_fault else EXPIRED_NS
+    owner.by("s", "sub", first_id=0, resumed=False)
+    owner.puts(1, expires_ms=1)
+    owner.now_ns += EXPIRED_NS
+    owner.gets("s", 1)
+    owner.by("s", "unsub")
+    return 1
+
+
+def _keyed(id_: int, key: str) -> dict[str, Any]:
+    """Return what a PUT's answer says of the key of the one publication that it has stored."""
+    return {"marked": [id_], "properties": key * 16, "keyed": [id_], "keys": key * 16}
+
+
+@plant
+def purge_keyless(scene: Scene, victim: Victim) -> int:
+    """What has no key was compacted away."""
+    owner = TopicOwner(scene, victim, floor_id=LAST_ID)
+    owner.puts(1)
+    owner.by("s", "sub", start="earliest", first_id=0, resumed=False)
+    owner.told_gone("s", 1, "compacted")
+    owner.by("s", "unsub")
+    return 1
+
+
+@plant
+def purge_latest(scene: Scene, victim: Victim) -> int:
+    """The last publication of a key was compacted away."""
+    owner = TopicOwner(scene, victim, floor_id=LAST_ID)
+    owner.puts(1, **_keyed(1, "a"))
+    owner.by("s", "sub", start="earliest", first_id=0, resumed=False)
+    owner.told_gone("s", 1, "compacted")
+    owner.puts(2, **_keyed(2, "b"))
+    owner.gets("s", 2)
+    owner.by("s", "unsub")
+    return 1
+
+
+@plant
+def purge_unread(scene: Scene, victim: Victim) -> int:
+    """What was replaced is gone before a subscriber has read it that stood when it was put."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1, **_keyed(1, "a"))
+    owner.puts(2, **_keyed(2, "a"))
+    owner.told_gone("s", 1, "compacted")
+    owner.gets("s", 2)
     owner.closes()
     return 1
 

@@ -63,7 +63,7 @@ def _counters(shape: Shape, scene: Scene) -> Iterator[Row]:
     apart = {row["producer"] for _, row in scene.truth if row["kind"] == "counter"}
     for put in scene.extra:
         if put["f"] == "put" and put["outcome"] == "ok" and put["client_id"] not in apart:
-            taken[put["client_id"], put["topic"]] = put["counter"]
+            taken[put["client_id"], put["topic"]] = put["counter"] + (put["count"] or 1) - 1
     for (producer, topic), counter in taken.items():
         yield {"kind": "counter", "producer": producer, "topic": topic, "counter": counter}
 

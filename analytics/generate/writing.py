@@ -156,7 +156,8 @@ def _counts(shape: Shape, scene: Scene) -> dict[str, int]:
     unknown = ops.unknown_count(shape) * len(ops.fault_numbers(shape))
     untouched = shape.publications - len(scene.touched)
     changed = scene.operations()
-    acknowledged = sum(one["f"] == "put" and one["outcome"] == "ok" for one in changed)
+    stored = [one for one in changed if one["f"] == "put" and one["outcome"] == "ok"]
+    acknowledged = sum(one["count"] or 1 for one in stored)
     gets = [one for one in changed if one["f"] == "get"]
     came = [len(one[name] or ()) for one in gets for name in ("items", "corrupt", "delayed")]
     leases = [lease for one in changed for lease in one["leases"] or ()]

@@ -635,6 +635,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.count_if(several).alias("several"),
         F.count_if(_is_delayed_put()).alias("delayed_puts"),
         F.bool_or(F.col("delayed").isNotNull()).alias("came"),
+        F.bool_or(_says_what_was_put()).alias("timed"),
     )
     specimens = kinds.withColumns(
         {
@@ -650,7 +651,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.sum("wrong").alias("wrong"),
         F.count_if(lacks).alias("lacking"),
         F.count_if(says_more | (F.col("several") > 0)).alias("more"),
-        F.bool_or(_says_what_was_put()).alias("timed"),
+        F.bool_or("timed").alias("timed"),
         F.sum("delayed_puts").alias("delayed_puts"),
         F.bool_or("came").alias("came"),
     ).first()

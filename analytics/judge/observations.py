@@ -34,7 +34,7 @@ def observe(history: History) -> Observations:
     waiting = sorted(f"{row.topic} {row.group}" for row in _waiting(tables))
     return Observations(
         acknowledged=acknowledged,
-        delivered=_total(tables.doubts.delivered.agg(F.sum("marks.length"))) + _leased(tables),
+        delivered=_delivered(tables),
         recovered=_length(_recovered(tables)),
         undrained_count=undrained.count(),
         undrained=tuple(f"{row.client_id} {row.topic}" for row in shown),
@@ -48,6 +48,15 @@ def observe(history: History) -> Observations:
         waiting_count=len(waiting),
         waiting=tuple(waiting[:UNDRAINED_SHOWN_MAX]),
     )
+
+
+def _delivered(tables: Tables) -> int:
+    """Return how many publications came to subscribers and workers; what they were told is gone did
+    not, though to the checks it has.
+    """
+    came = _total(tables.doubts.delivered.agg(F.sum("marks.length")))
+    told = tables.gets.where("tells_of_purge").agg(F.sum(F.col("last") - F.col("first") + 1))
+    return came - _total(told) + _leased(tables)
 
 
 def _lengths(tables: Mapping[str, DataFrame]) -> dict[str, int]:

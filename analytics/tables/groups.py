@@ -31,7 +31,7 @@ OF_END: Final = (
     *("error", "attempt", "token", "leases", "lost", "left_ms", "last_id", "resumed", "letters"),
     *("keyed", "keys", "items", "corrupt"),
 )
-BOTH: Final = ("client_id", "topic", "host", "epoch", "f")
+BOTH: Final = ("client_id", "session", "topic", "host", "epoch", "f")
 
 
 def worked_of(asides: DataFrame) -> DataFrame:

@@ -249,8 +249,9 @@ def _under_one_epoch(run: Run) -> Iterator[Evidence]:
     for (client, epoch), firsts in sessions.items():
         least, *others = sorted(firsts)
         for other in others:
-            detail = f"shared: epoch {epoch}"
-            yield run.row(firsts[least], firsts[other], client_id=client, detail=detail)
+            own, detail = firsts[other], f"shared: epoch {epoch}"
+            topic = own.named or own.topic
+            yield run.row(firsts[least], own, topic=topic, client_id=client, detail=detail)
 
 
 def term_order(run: Run) -> Iterable[Evidence]:

@@ -194,9 +194,8 @@ def acknowledged_count(run: Run) -> int:
 def delivered_count(run: Run) -> int:
     """Return how many publications were delivered, to subscribers or workers, repeats included."""
     leased = (lease for take in run.of("take") for lease in take.of_group.leases)
-    return sum(get.brought_count for get in run.answers) + sum(
-        lease.last + 1 - lease.first for lease in leased
-    )
+    brought = sum(get.brought_count for get in run.answers if not get.tells_of_purge)
+    return brought + sum(lease.last + 1 - lease.first for lease in leased)
 
 
 def _undrained(run: Run) -> list[tuple[str, str]]:

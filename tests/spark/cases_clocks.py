@@ -256,7 +256,7 @@ def each_session_has_an_epoch_of_its_own(run: RunRecorder) -> Expected:
     run.put("p", "t", 5, "fail", epoch=1, session=2, error="fenced")
     first = (("a-twin", 1), ("p", 1)), (("a-twin", 1), ("p", 3))
     detail = "shared: epoch 1"
-    shared = [row(run, topic=None, client_id="p", detail=detail, operations=one) for one in first]
+    shared = [row(run, client_id="p", detail=detail, operations=one) for one in first]
     return {"fencing": shared}
 
 

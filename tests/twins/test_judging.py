@@ -14,7 +14,7 @@ import pytest
 
 from analytics.common.check_specs import CLAIMS, Part
 from analytics.twins import TWINS, judge
-from analytics.twins.judging import NEEDS_HISTORY, NEEDS_TRUTH
+from analytics.twins.judging import NEEDS_HISTORY, NEEDS_TRUTH, delivered_count
 from tests.judges.directories import DIRECTORIES
 from tests.spark.histories import RunRecorder
 
@@ -399,6 +399,19 @@ def test_a_run_in_which_nothing_happened_proves_nothing(tmp_path: Path) -> None:
     run = RunRecorder()
     run.sub("s", "t", 0)
     assert len(judge(write(tmp_path, run)).reasons) == 3
+
+
+def test_what_a_subscriber_is_told_is_gone_was_not_delivered(tmp_path: Path) -> None:
+    run = RunRecorder()
+    run.sub("s", "t", 0)
+    run.put("p", "t", 1, "ok", first_id=1, last_id=1)
+    run.purge("t", 1)
+    told = run.invoke("s", "get", "t", last_id=0)
+    run.complete(told, "fail", error="purged", first_id=1, last_id=1)
+    run.drained("s", "t", 1)
+    judgement = judge(write(tmp_path, run))
+    assert delivered_count(judgement.run) == 0
+    assert judgement.verdict == "unknown"
 
 
 def dict_of_checks() -> dict[str, object]:
