@@ -56,3 +56,19 @@ def test_a_run_without_a_run_id_is_not_sealed(run: Path, text: str, said: str) -
     (run / "run.json").unlink()
     with pytest.raises(HistoryError, match="can't be read: No such file"):
         seal(run)
+
+
+def test_what_was_read_of_disks_is_sealed_as_well_and_what_nobody_expects_is_refused(
+    run: Path,
+) -> None:
+    (run / "run.json").write_text('{"run_id": "r", "truth": {"nodes": ["a", "b"]}}')
+    (run / "truth").mkdir()
+    (run / "truth" / "a.jsonl").write_text("{}\n")
+    assert seal(run) == {"p.jsonl": 1, "truth/a.jsonl": 1}
+    truth = json.loads((run / "run.json").read_text())["truth"]
+    digest = blake2b(b"{}\n", digest_size=16).hexdigest()
+    file = {"lines": 1, "bytes": 3, "blake2b": digest, "closed": True}
+    assert truth == {"nodes": ["a", "b"], "files": {"a.jsonl": file}}
+    (run / "truth" / "c.jsonl").write_text("{}\n")
+    with pytest.raises(HistoryError, match="of no node's disk, and would not be read: remove it"):
+        seal(run)
