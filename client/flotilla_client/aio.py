@@ -714,11 +714,12 @@ class AsyncClient:
         allow_unheard: bool = False,
     ) -> PutResult:
         """Publish, joined with what other tasks publish meanwhile; see `Client.publish`."""
-        with self._session.spans.publishing(topic) as span:
+        parts = self._parts.here()
+        with parts.session.spans.publishing(topic) as span:
             own = publication_of(publication, key, headers, expires, deliver_after)
             publication = span.carried(own)
             unheard = unheard_of(allow_unheard)
-            result = await self._publish_one(topic, publication, timeout, unheard)
+            result = await self._publish_one(parts, topic, publication, timeout, unheard)
             span.stored(result)
         return result
 
@@ -782,12 +783,16 @@ class AsyncClient:
         """Publish; see `Client.put`. It warns where it is called, not where it is awaited."""
         warn_of("put", "publish; with allow_unheard=True it raises no NoSubscribers")
         publication = publication_of(publication, key, headers, expires)
-        return self._publish_one(topic, publication, None, "warn")
+        return self._publish_one(self._parts.here(), topic, publication, None, "warn")
 
+    @staticmethod
     async def _publish_one(
-        self, topic: str, publication: Publishable, timeout: Duration | None, unheard: Unheard
+        parts: _AsyncParts,
+        topic: str,
+        publication: Publishable,
+        timeout: Duration | None,
+        unheard: Unheard,
     ) -> PutResult:
-        parts = self._parts.here()
         session, told = parts.session, parts.here().create_future()
         end_ms = session.end_ms(timeout)
         call = session.put_one(topic, publication, end_ms, partial(_settle, told), unheard)

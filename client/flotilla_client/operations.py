@@ -526,11 +526,8 @@ class Operations:
 
     def put_request(self, entry: Entry) -> Request:
         """Return the request that stores an entry of the outbox."""
-        body, topic = (
-            {"counter": entry.counter, "count": entry.count},
-            protocol.topic_of(entry.topic),
-        )
-        client_id, epoch = self.state.identity
+        body = {"counter": entry.counter, "count": entry.count}
+        (client_id, epoch), topic = self.state.identity, protocol.topic_of(entry.topic)
         data = entry.lengths, entry.data
         return Request(protocol.PUT, "", topic, client_id, epoch or None, body, *data)
 

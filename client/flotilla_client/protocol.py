@@ -446,18 +446,17 @@ def decode_reply(frames: Sequence[bytes]) -> Reply:
     kind = header.get("type")
     if kind not in (ACK, NAK):
         raise ProtocolError("bad_request", f"a reply's type is ACK or NAK, not {_shown(kind)}")
-    lengths, data, properties = _batch_frames(frames)
-    return Reply(
+    reply = Reply(
         kind,
         _text(header, "request_id", NAME_BYTES_MAX),
         _text(header, "node", NAME_BYTES_MAX),
         _text(header, "leader", NAME_BYTES_MAX),
         _integer(header, "term", 0) or 0,
         _mapping(header, "body"),
-        lengths,
-        data,
-        properties,
     )
+    if len(frames) > 1:
+        reply.lengths, reply.data, reply.properties = _batch_frames(frames)
+    return reply
 
 
 def decode_request(frames: Sequence[bytes]) -> Request:
@@ -482,10 +481,11 @@ def decode_request(frames: Sequence[bytes]) -> Request:
         _mapping(header, "body"),
         lengths,
         data,
-        bool(properties),
-        any(each.expires_ms for each in properties.values()),
-        any(each.deliver_after_ms for each in properties.values()),
     )
+    if properties:
+        request.has_properties = True
+        request.has_expiry = any(each.expires_ms for each in properties.values())
+        request.is_delayed = any(each.deliver_after_ms for each in properties.values())
     _CHECKS[kind](request)
     return request
 
@@ -562,6 +562,8 @@ def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes, dict[int, Prop
     if len(frames) == 1:
         return b"", b"", {}
     lengths, data = frames[1], frames[2]
+    if len(lengths) == 4 and int.from_bytes(lengths, "little") == len(data) <= BATCH_BYTES_MAX:
+        return bytes(lengths), bytes(data), {}  # as a rule: one, without properties
     if len(lengths) > 4 * BATCH_COUNT_MAX:
         raise ProtocolError(
             "too_large", f"batch of {len(lengths) // 4} publications", limit=BATCH_COUNT_MAX
@@ -585,7 +587,8 @@ def _text(fields: Mapping[str, Any], name: str, bytes_max: int) -> str:
     value: Any = fields.get(name, "")
     if type(value) is not str:  # JSON brings no other kinds of it
         raise ProtocolError("bad_request", f"`{name}` is not a string")
-    if 4 * len(value) > bytes_max:  # of what is shorter no encoding is too long
+    size = len(value)
+    if 4 * size > bytes_max and not (size <= bytes_max and value.isascii()):
         _within(name, value, bytes_max)
     return value
 

@@ -30,7 +30,7 @@ def seal(content: bytes, nonce: bytes, shared: bytes) -> bytes:
     assert (len(nonce), len(shared)) == (NONCE_BYTES, SHARED_BYTES), "libsodium reads as many"
     size = len(content) + BOX_BYTES
     room = _room if size <= ROOM_BYTES else ffi.new("unsigned char[]", size)
-    code = _seal(room, content, len(content), nonce, shared)
+    code = _seal(room, content, size - BOX_BYTES, nonce, shared)
     assert code == 0, code
     sealed: bytes = _buffer(room, size)[:]
     return sealed
@@ -43,7 +43,7 @@ def opened(box: bytes, nonce: bytes, shared: bytes) -> bytes | None:
     if size < 0:
         return None
     room = _room if size <= ROOM_BYTES else ffi.new("unsigned char[]", size)
-    if _open(room, box, len(box), nonce, shared) != 0:
+    if _open(room, box, size + BOX_BYTES, nonce, shared) != 0:
         return None
     content: bytes = _buffer(room, size)[:]
     return content

@@ -34,7 +34,8 @@ _FLAGS: Final = (b"\x00", b"\x01", b"\x02")
 _COOKIE_BYTES: Final = 96
 _LONG_NONCE_BYTES: Final = 16
 _NONCE_BYTES: Final = 8
-_MESSAGE_HEAD_BYTES: Final = len(_MESSAGE) + _NONCE_BYTES
+_NONCE_START: Final = len(_MESSAGE)
+_MESSAGE_HEAD_BYTES: Final = _NONCE_START + _NONCE_BYTES
 _VOUCH_BYTES: Final = _LONG_NONCE_BYTES + 2 * KEY_BYTES + BOX_BYTES
 
 
@@ -83,7 +84,7 @@ class CurveSession:
         """Return flags and content of a MESSAGE. Raises CurveError."""
         if len(body) <= _MESSAGE_HEAD_BYTES + BOX_BYTES or not body.startswith(_MESSAGE):
             raise CurveError("sent a frame that is no MESSAGE")
-        nonce = body[len(_MESSAGE) : _MESSAGE_HEAD_BYTES]
+        nonce = body[_NONCE_START:_MESSAGE_HEAD_BYTES]
         number = int.from_bytes(nonce, "big")
         if number <= self._heard:
             raise CurveError("sent a MESSAGE again, or out of order")

@@ -506,19 +506,20 @@ class Broker:
                 "disk_full", "the leader or a majority of the nodes is short of disk space"
             )
         # Whatever its room, a disk that is not low takes one at a time.
-        limit = min(PUT_BYTES_MAX, max(self._spare_bytes, len(request.data)))
-        if self._put_bytes + len(request.data) > limit:
+        data_bytes = len(request.data)
+        limit = min(PUT_BYTES_MAX, max(self._spare_bytes, data_bytes))
+        if self._put_bytes + data_bytes > limit:
             return ProtocolError(
                 "overloaded",
                 f"{self._put_bytes} bytes of publications wait for a majority",
                 limit=limit,
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        size_bytes = len(request.lengths) + len(request.data)
+        size_bytes = len(request.lengths) + data_bytes
         if refused := self.store.too_full(request.topic, size_bytes, request.is_delayed):
             # Its entry would say the same; this only spares the log.
             return ProtocolError(refused.code, refused.message, **refused.details)
-        backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + len(request.data)
+        backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + data_bytes
         if backlog > self.limits.backlog_bytes_max:
             if len(self._held) < HELD_TOPICS_MAX or request.topic in self._held:
                 self._held[request.topic] += 1
@@ -645,12 +646,12 @@ class Broker:
         """
         size = work = 0
         for position, operation in enumerate(operations):
-            more = self._work_of(operation)
-            is_over = work + more > ENTRY_WORK_MAX or not commands.fits(size, operation)
+            more, more_bytes = self._work_of(operation), commands.size_bytes(operation)
+            is_over = work + more > ENTRY_WORK_MAX or not commands.fits(size + more_bytes)
             if is_over and size:
                 yield position
                 size = work = 0
-            size += commands.size_bytes(operation)
+            size += more_bytes
             work += more
         if operations:
             yield len(operations)

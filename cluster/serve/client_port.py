@@ -636,7 +636,7 @@ class ClientPort:
                 self._close(client, "")
                 return
             self._sent(client, size)
-            if size < sum(map(len, buffers)):
+            if outbox and size < sum(map(len, buffers)):
                 break
         if client.outbox_bytes > UNREAD_BYTES_MAX:
             self._close(client, f"doesn't take its replies: over {UNREAD_BYTES_MAX} bytes")

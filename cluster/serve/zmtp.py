@@ -110,13 +110,11 @@ def _told(body: bytes, session: CurveSession | None) -> bytes:
 
 def encode(parts: Sequence[bytes], session: CurveSession | None = None) -> bytes:
     """Return the bytes of a message; by CURVE each part is in a box of its own."""
-    last = len(parts) - 1
+    last, encoded = len(parts) - 1, list[bytes]()
     if session is not None:
-        return b"".join(
-            _frame(session.message(_BOXED_MORE if number < last else 0, part))
-            for number, part in enumerate(parts)
-        )
-    encoded: list[bytes] = []
+        for number, part in enumerate(parts):
+            encoded.append(_frame(session.message(_BOXED_MORE if number < last else 0, part)))
+        return b"".join(encoded)
     for number, part in enumerate(parts):
         more = _MORE if number < last else 0
         size = len(part)
@@ -209,7 +207,13 @@ class Receiver:
             if self._handshake is not None:
                 if not self.is_ready:
                     return self._shake_hands(self._handshake, body)
-                flags, body = self._unboxed(flags, body)
+                assert self.session is not None, "not ready"
+                try:
+                    flags, body = self.session.open(body)
+                except CurveError as error:
+                    raise ZmtpError(str(error)) from None
+                if flags & ~_BOXED_MORE:
+                    flags = self._unboxed(flags, body)
             if flags & _COMMAND:
                 return self._take_command(body)
             parts = self._parts
@@ -294,21 +298,14 @@ class Receiver:
         ready = self._take_ready(admitted.metadata)
         return replace(ready, reply=_command(admitted.ready))
 
-    def _unboxed(self, flags: int, body: bytes) -> tuple[int, bytes]:
-        """Return flags and body of what is in a MESSAGE, as they would be without CURVE."""
-        assert self.session is not None, "not ready"
-        try:
-            boxed, body = self.session.open(body)
-        except CurveError as error:
-            raise ZmtpError(str(error)) from None
-        if boxed == _BOXED_COMMAND:
-            if len(body) > COMMAND_BYTES_MAX:
-                raise ZmtpError(f"a command of {len(body)} bytes")
-            self._announced_bytes = self._parts_bytes  # it is part of no message
-            return _COMMAND, body
-        if boxed & ~_BOXED_MORE:
+    def _unboxed(self, boxed: int, body: bytes) -> int:
+        """Return what flags a command has without CURVE, which came in a MESSAGE."""
+        if boxed != _BOXED_COMMAND:
             raise ZmtpError(f"a MESSAGE with flags {boxed:#x}")
-        return boxed, body
+        if len(body) > COMMAND_BYTES_MAX:
+            raise ZmtpError(f"a command of {len(body)} bytes")
+        self._announced_bytes = self._parts_bytes  # it is part of no message
+        return _COMMAND
 
     def _take_command(self, body: bytes) -> Event:
         if body.startswith(_READY):

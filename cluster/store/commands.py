@@ -535,10 +535,9 @@ def size_bytes(operation: Operation) -> int:
     return _META_OVERHEAD_BYTES + _ESCAPED_BYTES_MAX * sum(sizes) + punctuation
 
 
-def fits(size_bytes_so_far: int, operation: Operation) -> bool:
-    """Return whether the operation may join an entry whose operations have that size so far."""
-    room = ENTRY_BYTES_MAX - _ENTRY_OVERHEAD_BYTES
-    return size_bytes_so_far + size_bytes(operation) <= room
+def fits(total_bytes: int) -> bool:
+    """Return whether operations of that size together may stand in one entry."""
+    return total_bytes <= ENTRY_BYTES_MAX - _ENTRY_OVERHEAD_BYTES
 
 
 # --- encoding -----------------------------------------------------------------------------------

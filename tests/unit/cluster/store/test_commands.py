@@ -138,7 +138,7 @@ def test_the_largest_operation_of_each_kind_fits_alone() -> None:
         MakeGroup(client, INTEGER_MAX, topic, *(INTEGER_MAX, client), *[INTEGER_MAX] * 2, topic),
     ]
     for operation in largest:
-        assert fits(0, operation), type(operation)
+        assert fits(size_bytes(operation)), type(operation)
         entry_bytes = len(encode(INTEGER_MAX, [operation]))
         assert entry_bytes <= size_bytes(operation) + commands._ENTRY_OVERHEAD_BYTES
         assert entry_bytes <= ENTRY_BYTES_MAX
@@ -147,7 +147,7 @@ def test_the_largest_operation_of_each_kind_fits_alone() -> None:
 def test_an_entry_over_its_limit_is_a_programmers_error() -> None:
     lengths, data = pack([b"x" * BATCH_BYTES_MAX])
     put = Put("c", 1, "t", 0, lengths, data)
-    assert not fits(size_bytes(put), put)
+    assert not fits(2 * size_bytes(put))
     with pytest.raises(AssertionError, match="entry of"):
         encode(1, [put, put, put])
 
