@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
+from chaos.simulation.bugs.registry import Patches, bug
 from cluster.members import handshake, membership, peers
 from cluster.members.membership import Hellos, PendingAdmissions, Roll
 from cluster.members.neighbours import Neighbours
-from cluster.members.peers import PeerPort
 from cluster.node import joining, linked, member
 from cluster.node.joining import Joining
 from cluster.node.member import Member
@@ -23,7 +22,6 @@ from cluster.wire.messages import Hello, SnapshotRequest
 _founding_set: Final = membership.founding_set
 _obstacle: Final = membership.obstacle
 _rejoin: Final = Joining._rejoin
-_check_standing: Final = PeerPort._check_standing
 
 
 @bug("24: an offer is accepted once the copy is installed", {"acknowledged", "append", "progress"})
@@ -161,20 +159,3 @@ def an_admission_counts_once_it_is_applied(patches: Patches) -> None:
 def nobody_is_told_that_it_was_evicted(patches: Patches) -> None:
     """Leave a replaced process connected, and unheard."""
     patches.attribute(Roll, "eviction", lambda *_hello: "")
-
-
-@bug(
-    "26: a newcomer learns too that it was replaced",
-    {"evicted"},
-    seeds_max=SEEDS_RARE_MAX,
-)
-def newcomers_keep_a_place_that_is_anothers(patches: Patches) -> None:
-    """Look whether a peer was replaced when members change, not when it says that it started."""
-
-    def update_roll(port: PeerPort, roll: Roll) -> None:
-        port._roll = roll
-        for connection in list(port._live.values()):
-            _check_standing(port, connection)
-
-    patches.attribute(PeerPort, "update_roll", update_roll)
-    patches.attribute(PeerPort, "_check_standing", lambda *_: True)
