@@ -54,7 +54,8 @@ def wait_for_a_pass(cluster: LocalCluster, name: str) -> None:
     until(lambda: passes(cluster, name) >= before + 2, f"no pass of {name}")
 
 
-@pytest.mark.parametrize("of", ["follower", pytest.param("leader", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("of", ["follower", "leader"])
 def test_damage_is_reported_within_a_pass_and_the_law_holds_when_the_node_is_wiped(
     local_cluster: ClusterFactory, tmp_path: Path, of: str
 ) -> None:

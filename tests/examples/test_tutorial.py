@@ -32,6 +32,7 @@ def commands() -> list[str]:
     return [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TUTORIAL_S_MAX + 60)
 def test_the_tutorial_s_commands_do_what_it_says(tmp_path: Path) -> None:
     port = free_port()

@@ -3,6 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from analytics.command.differences import JudgedRun, differences
 from analytics.command.judging import by_twins
 from tests.judges.agreement import case_of
@@ -18,6 +20,7 @@ def counts(judgement: JudgedRun) -> dict[str, int]:
     return {check: found.count for check, found in judgement.checks.items()}
 
 
+@pytest.mark.slow
 def test_a_merged_record_has_the_rows_of_its_parts_and_no_more(tmp_path: Path) -> None:
     cases = {seed: case_of(seed) for seed in SEEDS}
     apart: dict[int, JudgedRun] = {}

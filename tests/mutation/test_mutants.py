@@ -26,6 +26,7 @@ def _by_hand() -> list[Mutant]:
     return _ours().by_hand()
 
 
+@pytest.mark.slow
 def test_every_mutant_by_hand_applies_exactly_once_and_compiles() -> None:
     assert len(_by_hand()) >= 150  # it raises for one that does not
 

@@ -353,6 +353,7 @@ def test_an_index_that_has_lost_an_entry_is_found(bench: Bench) -> None:
     }
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_of_the_file_leads_to_an_end(bench: Bench) -> None:
     with closing(sqlite3.connect(bench.path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

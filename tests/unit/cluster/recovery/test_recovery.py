@@ -269,6 +269,7 @@ def cut_off() -> Iterator[Callable[[Path, int], bool]]:
         process.stdin.close()
 
 
+@pytest.mark.slow
 def test_a_recovery_in_place_that_was_killed_anywhere_begins_again_with_all_there_was(
     tmp_path: Path, cut_off: Callable[[Path, int], bool]
 ) -> None:
