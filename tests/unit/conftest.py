@@ -5,6 +5,7 @@ What lives here: fixtures alone. What must not: the fakes and helpers behind the
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,13 @@ def node() -> Iterator[FakeNode]:
     """A fake cluster of one node, gone after the test."""
     with FakeNode() as node:
         yield node
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Collect in this test what it has broken off: in another one its sockets would complain."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

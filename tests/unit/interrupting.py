@@ -5,10 +5,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection
 from types import FrameType
-from typing import Final
+from typing import Final, TypeVar
 
+import pytest
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+# A socket that ctrl-C left nobody to close is closed by its collection, which says so; and what
+# comes inside a finalizer Python can raise nowhere. Of tests that break calls off anywhere.
+COLLECTED_HERE: Final = (
+    pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.usefixtures("collected"),
+)
 # Whose steps Ctrl-C comes between.
 INTERRUPTED: Final = ("/flotilla_client/", "/zmq/sugar/", "/threading.py")
+
+
+def breaks_off(test: Test) -> Test:
+    """Mark a test of a module in which others break nothing off."""
+    for mark in COLLECTED_HERE:
+        test = mark(test)
+    return test
 
 
 def is_collected(frame: FrameType | None) -> bool:

@@ -13,19 +13,14 @@ import pytest
 from flotilla_client import Client, RecordError
 from flotilla_client.observer import Operation, Silent
 from tests.unit.fake_node import FakeNode, client_of
-from tests.unit.interrupting import interrupted
+from tests.unit.interrupting import COLLECTED_HERE, interrupted
 
 WAIT_S = 10
 PUBLISHER = "flotilla-publisher"
 # The standard library's futures take their locks in these, in Python: ctrl-C can part that.
 OF_CONDITIONS = frozenset({"__enter__", "__exit__"})
 
-# A socket that ctrl-C left nobody to close is closed by its collection, which says so; and what
-# comes inside a finalizer Python can raise nowhere.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = list(COLLECTED_HERE)
 
 
 def _places(end: Callable[[int], bool]) -> Iterator[int]:

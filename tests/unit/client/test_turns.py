@@ -35,7 +35,7 @@ from flotilla_client.protocol import ACK, GET, PUT, Reply, Request
 from flotilla_client.retry import Listen
 from flotilla_client.turns import LOOK_MS
 from tests.unit.fake_node import FakeNode, client_of
-from tests.unit.interrupting import interrupted, is_collected
+from tests.unit.interrupting import breaks_off, interrupted, is_collected
 
 TIMEOUT_S = 0.8
 DEADLINE_MS = 1000 * TIMEOUT_S
@@ -359,6 +359,7 @@ def _ended_at_a_line(work: Callable[[], object], place: int) -> bool:
     return False
 
 
+@breaks_off
 @pytest.mark.parametrize(
     "end", [interrupted, pytest.param(_ended_at_a_line, marks=pytest.mark.slow)]
 )
@@ -402,6 +403,7 @@ def test_an_observer_that_fails_in_its_own_way_ends_its_operation_alone(node: Fa
         assert client.status()["node"] == "a"
 
 
+@breaks_off
 def test_ctrl_c_anywhere_in_a_send_leaves_a_producer_that_works(node: FakeNode) -> None:
     with client_of(node) as client:
         client.subscribe("t")
