@@ -231,7 +231,8 @@ class ClientPort:
                     rooms[payer] -= (
                         sum(weight(frames) for _, frames in own) if is_contended else len(own)
                     )
-                if is_contended and min(rooms[payer], client.share) <= 0:
+                # Strangers pay for nothing yet: one that asks at once must not hold up the others.
+                if payer and is_contended and min(rooms[payer], client.share) <= 0:
                     self._rests.spent(payer)
                 if left[0] <= 0 or left[1] <= 0:
                     return taken
@@ -662,7 +663,6 @@ class ClientPort:
             client.state is PortState.READY
             and not client.watched[0]
             and client not in self._wanting
-            and client not in self._held
         ):
             self._note_readable(client)
 

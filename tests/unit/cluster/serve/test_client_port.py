@@ -432,6 +432,7 @@ def test_who_had_all_of_his_share_while_there_are_others_is_not_read_for_some_tu
     world.port.turned(turn_s, world.clock())
     assert world.port.next_deadline() == world.clock() + REST_TURNS * turn_s
     assert not world.port.has_more, "the next turn is not due at once"
+    assert not world.watched[first.fd][0], "nor is a poll over at once"
     _flood(world, [second], 1)
     world.turn()
     assert _route(world, second) in [route for route, _ in world.requests[CONNECTION_SHARE:]]
@@ -442,6 +443,7 @@ def test_who_had_all_of_his_share_while_there_are_others_is_not_read_for_some_tu
         CONNECTION_SHARE * [first.route]
     )
     assert world.port.next_deadline() == float("inf")
+    assert world.watched[first.fd][0]
 
 
 def test_a_rest_is_bounded_however_long_the_turn_was(contended: Contended) -> None:
@@ -481,6 +483,15 @@ def test_who_rests_in_the_middle_of_a_message_is_no_slower_for_it(contended: Con
     world.ahead_s += REST_S_MAX + TURN_S
     world.until(lambda: first not in world.port._held)
     assert first.began_at == pytest.approx(began_at + REST_S_MAX)
+
+
+def test_a_stranger_who_asks_at_once_holds_up_no_other_stranger(contended: Contended) -> None:
+    world, *_ = contended
+    hasty = world.dial()
+    hasty.sendall(hello() + encode([b"", b"flood"]) * 2 * CONNECTION_SHARE)
+    world.until(lambda: world.requests)
+    world.port.turned(REST_S_MAX, world.clock())
+    assert "" not in world.port._rests
 
 
 def test_who_closes_while_he_rests_is_forgotten(contended: Contended) -> None:
