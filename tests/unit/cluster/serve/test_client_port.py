@@ -432,7 +432,7 @@ def test_who_had_all_of_his_share_while_there_are_others_is_not_read_for_some_tu
     world.port.turned(turn_s, world.clock())
     assert world.port.next_deadline() == world.clock() + REST_TURNS * turn_s
     assert not world.port.has_more, "the next turn is not due at once"
-    assert not world.watched[first.fd][0], "nor is a poll over at once"
+    assert first.fd not in world.watched, "nor is a poll over at once"
     _flood(world, [second], 1)
     world.turn()
     assert _route(world, second) in [route for route, _ in world.requests[CONNECTION_SHARE:]]
