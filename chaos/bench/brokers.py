@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from chaos.bench.figures import BenchError
-from cluster.local.local import HOST, free_ports
+from cluster.local.ports import HOST, free_ports
 
 NAMES: Final = ("one", "two", "three")
 START_S_MAX: Final = 120.0  # Erlang's nodes take 8 s of processor each; a dead one is seen at once

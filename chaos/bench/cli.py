@@ -29,7 +29,7 @@ from chaos.bench.stage import BenchStage
 from chaos.terminal.console import stdout_console
 from chaos.terminal.options import Named, a_number
 from chaos.terminal.progress import Display, display
-from cluster.local.local import LocalError
+from cluster.local.errors import LocalError
 from flotilla_client import FlotillaError
 
 START_S_EXPECTED: Final = 2.0

@@ -31,7 +31,8 @@ from chaos.targets import (
 from chaos.targets.leftovers import RunLock, clear_processes, sweep
 from chaos.targets.recovery import BACK_S_MAX, TargetRecovery
 from chaos.targets.shim import CALM, COUNTS, Shim, check_compiler, compile_shim, undo
-from cluster.local.local import NODE_COMMAND, LocalCluster, LocalError
+from cluster.local.errors import LocalError
+from cluster.local.local import NODE_COMMAND, LocalCluster
 from flotilla_client.keys import VARIABLE
 
 DEATH_S_MAX: Final = 10.0  # a killed process may have to finish an fdatasync

@@ -23,7 +23,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster.keys.directory import KeysError
-from cluster.local.local import LocalCluster, LocalError
+from cluster.local.errors import LocalError
+from cluster.local.local import LocalCluster
 from cluster.members.identity import IdentityError
 from cluster.recovery.cli import report
 from cluster.recovery.recovery import Found, RecoveryError

@@ -12,7 +12,6 @@ it is believed only while /proc says that the process runs with our configuratio
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -20,15 +19,12 @@ import re
 import select
 import shutil
 import signal
-import socket
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -36,20 +32,17 @@ from typing import Any, Final, Self
 import cluster
 import flotilla_client
 from cluster.keys.authority import NODES, Authority
+from cluster.local.errors import LocalError
+from cluster.local.ports import HOST, free_ports, ports_from
 from cluster.recovery.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
-from cluster.settings.config import ENV_PREFIX, MEMBER_COUNTS, PORT_MAX, http_page, load
+from cluster.settings.config import ENV_PREFIX, MEMBER_COUNTS, http_page, load
 from flotilla_client import Client, FlotillaError, NotUpgraded
 from flotilla_client.connection import EndpointSockets
 from flotilla_client.keys import KeyFile
 from flotilla_client.protocol import STATUS, Request, encode_request
 
 NODE_COMMAND: Final = (sys.executable, "-m", "cluster")
-HOST: Final = "127.0.0.1"
 HOST_PORTS: Final = (7000, 7100)  # clients', peers': as in the image
-PEER_PORT_OFFSET: Final = 100  # peers of PORT+1.. listen on PORT+101..
-PAGE_PORT_OFFSET: Final = 200  # and their pages are on PORT+201..
-PORT_LOW: Final = 10_000  # below are the well-known services
-PORT_HIGH_MIN: Final = 20_000  # enough to choose from where the ephemeral range starts early
 STOP_TIMEOUT_S: Final = 10.0  # SIGTERM to SIGKILL: leadership is handed over within two elections
 KILL_TIMEOUT_S: Final = 10.0  # a killed process may have to finish an fdatasync
 LEADER_TIMEOUT_S: Final = 20.0  # first start: imports, files and a few elections on a busy machine
@@ -64,10 +57,6 @@ KEYS_NAME: Final = "keys"
 CLUSTER_ID: Final = "local"
 CLIENT_NAME: Final = "app"  # of the key that is made for clients
 ADMIN_NAME: Final = "admin"  # of the one whose principal may say who may what
-
-
-class LocalError(Exception):
-    """A local cluster cannot do what was asked; the text says why and what to do."""
 
 
 @dataclass
@@ -143,7 +132,7 @@ class LocalCluster:
         if not hosts:
             kinds = 3 if pages else 2
             ports = (
-                _ports_from(port, nodes, kinds)
+                ports_from(port, nodes, kinds, self.directory)
                 if port
                 else free_ports(kinds * nodes, self.directory)
             )
@@ -597,53 +586,6 @@ def _child_environ() -> dict[str, str]:
     roots = [str(Path(package.__path__[0]).parent) for package in (cluster, flotilla_client)]
     environ["PYTHONPATH"] = os.pathsep.join([*roots, environ.get("PYTHONPATH", "")]).strip(":")
     return environ
-
-
-def _ports_from(port: int, nodes: int, kinds: int) -> list[int]:
-    starts = [port + 1 + offset for offset in (0, PEER_PORT_OFFSET, PAGE_PORT_OFFSET)][:kinds]
-    ports = [start + number for start in starts for number in range(nodes)]
-    if not 0 < min(ports) <= max(ports) <= PORT_MAX:
-        raise LocalError(f"ports from {min(ports)} to {max(ports)}: take a lower --port")
-    failed = {each: error for each in ports if (error := _bind_error(each)) is not None}
-    forbidden = [str(each) for each, error in failed.items() if error.errno == errno.EACCES]
-    if forbidden:
-        numbers = ", ".join(forbidden)
-        raise LocalError(f"port {numbers}: permission denied; try a --port above 1023, or 0")
-    if failed:
-        numbers = ", ".join(map(str, failed))
-        raise LocalError(f"port {numbers} is taken; try another --port, or 0 for any")
-    return ports
-
-
-def free_ports(count: int, directory: Path) -> list[int]:
-    """Return ports that nobody listens on now, for what is kept in `directory`.
-
-    Raises LocalError.
-    """
-    # Below the ephemeral range, where an outgoing connection could take the port of a node
-    # between its death and its restart. The directory says where to begin: not everybody at one.
-    ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    span = max(int(ephemeral[0]), PORT_HIGH_MIN) - PORT_LOW
-    begin = zlib.crc32(bytes(directory))
-    numbers = (PORT_LOW + (begin + step) % span for step in range(span))
-    free = list(islice(filter(_is_free, numbers), count))
-    if len(free) < count:
-        raise LocalError(f"only {len(free)} free ports of {count} above {PORT_LOW}")
-    return free
-
-
-def _is_free(port: int) -> bool:
-    return _bind_error(port) is None
-
-
-def _bind_error(port: int) -> OSError | None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the nodes do
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            return error
-    return None
 
 
 def _ask_status(endpoint: str, key: KeyFile | None, timeout_ms: int) -> dict[str, Any] | None:

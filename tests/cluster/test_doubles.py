@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from cluster.local.local import LocalCluster, _ask_status, free_ports
+from cluster.local.local import LocalCluster, _ask_status
+from cluster.local.ports import free_ports
 from cluster.members.handshake import REPORT_MS
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader

@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.local import cli as local_cli
-from cluster.local.local import LocalCluster, LocalError
+from cluster.local.errors import LocalError
+from cluster.local.local import LocalCluster
 from cluster.node.node import EXIT_DATA, EXIT_LEVEL
 from cluster.wire.levels import BUILD
 from flotilla_client import Client, FlotillaError

@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 
 from cluster.local import cli as local_cli
 from cluster.local.cli import Watch
-from cluster.local.local import LocalCluster, LocalError, LocalNode
+from cluster.local.errors import LocalError
+from cluster.local.local import LocalCluster, LocalNode
 from flotilla_client.keys import read_key
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_node.py")))

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local.local import LocalCluster, LocalError
+from cluster.local.errors import LocalError
+from cluster.local.local import LocalCluster
 from cluster.settings.config import ConfigError, load
 from tests.conftest import ANSWER_MS
 
