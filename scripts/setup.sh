@@ -65,7 +65,8 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     say "setup: making .venv with $("$python" --version)"
     make_venv "$python"
 fi
-pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input install -qq)  # errors alone
+# Errors alone. What is imported is compiled then: all of Spark takes half a minute for nothing.
+pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input install -qq --no-compile)
 say "setup: installing the dependencies (Spark is 400 MB: minutes the first time)"
 "${pip[@]}" --upgrade 'pip>=24,<28'  # Debian's builds wheels in a way that was given up
 "${pip[@]}" --require-hashes --no-deps -r cluster/requirements.txt
