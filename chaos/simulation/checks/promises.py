@@ -81,6 +81,8 @@ class Promises:
         self._ids: dict[str, str] = {}  # by state directory: whose it is
         self._kept: dict[tuple[str, Counted], bytes] = {}  # by state directory: in the outbox
         self._standing: dict[str, Standing] = {}  # by state directory: when it asked last
+        # By state directory, client and topic: the last counter that it asked with.
+        self._counted: dict[tuple[str, str, str], int] = {}
         self._forgotten: set[str] = set()  # ids that a client was told to be forgotten
         self._subscriptions = Subscriptions(
             lambda text: self._fail("subscription", text), is_doubling
@@ -104,6 +106,12 @@ class Promises:
         self._epochs[operation.client_id] = newest
         if epoch < newest:
             self._late.add(key)
+        if operation.f == "put":
+            assert operation.counter is not None, operation
+            assert operation.count is not None, operation
+            given = (process.place, operation.client_id, operation.topic)
+            last = operation.counter + operation.count - 1
+            self._counted[given] = max(last, self._counted.get(given, 0))
         if operation.f == "get" and operation.last_id is not None:
             asker = (process.name.partition("/")[0], operation.topic)
             self._asked[asker] = max(operation.last_id, self._asked.get(asker, 0))
@@ -119,6 +127,12 @@ class Promises:
         before = self._standing.get(process.place, now)
         if before[0] == now[0] and (now[1] < before[1] or now[2] < before[2]):
             self._fail("kept", f"{process.name} stood at {before} when it asked, and is at {now}")
+        for (place, own, topic), counter in self._counted.items():
+            if (place, own) == (process.place, now[0]):
+                kept = process.session.state.counter(topic)
+                if kept < counter:
+                    text = f"{process.name} has given {topic} {counter}, and stands at {kept}"
+                    self._fail("kept", text)
 
     def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
         """Judge an answer."""
@@ -155,6 +169,8 @@ class Promises:
         assert operation.counter is not None, operation
         assert operation.count is not None, operation
         own = (operation.client_id, operation.topic)
+        if outcome.definite or outcome.error in REFUSED_FOREVER:
+            self._counted.pop((process.place, *own), None)  # it may be taken back
         if outcome.error in REFUSED_FOREVER:  # what follows may move up
             self._kept = {
                 key: text

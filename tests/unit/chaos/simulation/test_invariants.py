@@ -476,6 +476,19 @@ def test_a_state_that_is_older_than_what_was_asked_with_is_seen(scene: Invariant
     assert scene.checks == ["kept"]
 
 
+def test_a_counter_that_goes_back_behind_a_put_is_seen_unless_that_was_refused(
+    scene: InvariantScene,
+) -> None:
+    counters = {"t": 1}
+    scene.process.session.state.counter = counters.__getitem__
+    scene.ask("put", Outcome(1, error="too_many", definite=True), counter=1, count=2)
+    scene.promises.opened(scene.process)
+    assert scene.checks == []
+    scene.ask("put", Outcome(1, error="unavailable", definite=False), 2, counter=1, count=2)
+    scene.promises.opened(scene.process)
+    assert scene.checks == ["kept"]
+
+
 def test_a_counter_whose_publication_is_kept_is_not_given_again(scene: InvariantScene) -> None:
     scene.promises.made(scene.process, "t", 1, ["kept"])
     operation = Operation(1, "me", "put", "t", counter=1, count=1)
