@@ -35,7 +35,7 @@ def a_purge_removes_one_more(patches: Patches) -> None:
     patches.attribute(Store, "_purge", purge)
 
 
-@bug("a purge removes what it names", {"answered", "rebuilt", "digest"})
+@bug("a purge removes what it names", {"answered", "digest", "ended", "rebuilt"})
 def a_purge_is_forgotten_by_a_restart(patches: Patches) -> None:
     """Keep in memory alone up to where a topic was purged."""
 

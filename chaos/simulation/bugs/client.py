@@ -21,7 +21,7 @@ from flotilla_client.state import State, Statement
 
 _silent: Final = Exchange.silent
 _get: Final = Operations.get
-_fail: Final = Joined._fail
+_take_out: Final = Joined._take_out
 _begin: Final = Joined._begin
 _answered: Final = Joined._answered
 _end: Final = Call.end
@@ -47,12 +47,12 @@ def silence_counts_as_refusal(patches: Patches) -> None:
 def counter_is_given_again_after_an_error(patches: Patches) -> None:
     """Withdraw a publication after any error, definite or not."""
 
-    def fail(joined: Joined, line: _Line, batch: _Batch, error: FlotillaError) -> None:
+    def take_out(joined: Joined, line: _Line, batch: _Batch, error: FlotillaError) -> bool:
         joined._state.withdraw(batch.entry)
         batch.was_sent = True
-        _fail(joined, line, batch, error)
+        return _take_out(joined, line, batch, error)
 
-    patches.attribute(Joined, "_fail", fail)
+    patches.attribute(Joined, "_take_out", take_out)
 
 
 @bug("a PUT stands in the outbox until it is answered", {"unexpected", "progress", "lost"})
