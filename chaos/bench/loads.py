@@ -47,6 +47,9 @@ GET_WAIT_MS: Final = 5_000  # longer than any PUT takes
 PRODUCER_IDLE_S_MAX: Final = 15.0  # a subscriber that hears nothing for so long gives up
 BESIDE_PAUSE_S: Final = 0.01  # a few PUTs a second more than people have, and no load
 LARGE: Final = bytes(900_000)  # near the largest publication
+MANY, BIG, ANY = "many", "large", "any"  # the floods: a producer, large publications, GETs
+ANY_TOPICS: Final = 900  # that who floods with GETs of any topic subscribes to; a client may 1,000
+ANY_AT_ONCE: Final = 256
 KILL_DELAY_S: Final = (0.1, 0.3)  # some PUTs first; a span of some heartbeats, so none is favoured
 
 
@@ -272,21 +275,27 @@ def flood(
     endpoints: Sequence[str],
     key: Path | None,
     topic: str,
-    is_large: bool,
+    kind: str,
 ) -> None:
-    """Publish as fast as it goes, by a producer or in large publications, while `gate` says so.
+    """Publish as fast as it goes, or ask for any topic, while `gate` says so.
 
-    Report 0 when ready, then after each span how many publications were stored in it.
+    Report 0 when ready, then after each span how many were stored, or answered, in it.
     """
     with (
         tempfile.TemporaryDirectory() as state,
         Client(endpoints, state_dir=state, key=key) as client,
     ):
         client.subscribe(topic)
+        asker = RequestSocket(endpoints[0], given=key)
+        if kind == ANY:
+            for number in range(ANY_TOPICS):
+                client.subscribe(f"{topic}.{number}")
         report(0)
         while gate.recv():
             count = 0
-            if is_large:
+            if kind == ANY:
+                count = _ask_for_any(asker, client.client_id, gate)
+            elif kind == BIG:
                 while not gate.poll():
                     client.publish(topic, LARGE)
                     count += 1
@@ -298,6 +307,25 @@ def flood(
                         count += 1
             gate.recv()
             report(count)
+        asker.close()
+
+
+def _ask_for_any(asker: RequestSocket, client_id: str, gate: Connection) -> int:
+    """Have many GETs of any topic under way at once, until `gate`; return how many were answered.
+
+    None says where the client is, and nothing is unread: so they cost who sends them the least.
+    """
+    frames = encode_request(Request(GET, client_id=client_id, request_id="any", body={}))
+    for _ in range(ANY_AT_ONCE):
+        asker.send(frames)
+    count = 0
+    while not gate.poll():
+        asker.receive()
+        asker.send(frames)
+        count += 1
+    for _ in range(ANY_AT_ONCE):
+        asker.receive()
+    return count
 
 
 def measure_beside(

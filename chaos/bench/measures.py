@@ -29,6 +29,11 @@ RESTARTS: Final = 5
 ALL_RESTARTS: Final = 3
 PRODUCER: Final = "AsyncProducer"
 ONE_KILL_S_EXPECTED: Final = 2.5
+FLOODS: Final = {
+    loads.MANY: "a producer",
+    loads.BIG: "900 kB each",
+    loads.ANY: f"GETs of any of {loads.ANY_TOPICS} topics",
+}
 PEERS: Final = "peers"  # the one measure that has to be asked for
 
 
@@ -135,28 +140,31 @@ def joined(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
 
 def fairness(stage: BenchStage, plan: BenchPlan) -> list[Figure]:
     """Measure somebody's PUTs while another principal floods the nodes, and without."""
-    of_many = _beside(stage, plan.seconds, "many", is_large=False)
-    of_large = _beside(stage, plan.seconds, "large", is_large=True)
-    return [*of_many, *of_large]
+    return [
+        figure
+        for what, title in FLOODS.items()
+        for figure in _beside(stage, plan.seconds, what, title)
+    ]
 
 
-def _beside(stage: BenchStage, seconds: float, what: str, is_large: bool) -> list[Figure]:
+def _beside(stage: BenchStage, seconds: float, what: str, title: str) -> list[Figure]:
     keys: list[Path | None] = [None, None]
     if stage.cluster.keys_dir.exists():
         authority = Authority(stage.cluster.keys_dir)
         keys = [authority.client(f"{who}-{what}") for who in ("one", "flood")]
     ours, theirs = SPAWN.Pipe()
     endpoints = stage.endpoints()
-    flooded = stage.start(loads.flood, theirs, endpoints, keys[1], f"flood-{what}", is_large)
+    flooded = stage.start(loads.flood, theirs, endpoints, keys[1], f"flood-{what}", what)
     flooded.result(stage.shown)
     load = stage.start(loads.measure_beside, ours, endpoints, keys[0], f"beside-{what}", seconds)
     load.result(stage.shown)
     found: loads.Beside = load.result(stage.shown)
     rate = sum(flooded.result(stage.shown) for _ in range(loads.ROUNDS)) / (seconds / 2)
     p99_ms = [SampleSpread.of(each, 1000).p99 for each in (found.flooded, found.alone)]
-    title = f"PUT beside a flood, {'900 kB each' if is_large else 'a producer'}"
     return [
-        timed(f"fair_{what}", title, found.flooded, {"alone": found.alone}),
+        timed(
+            f"fair_{what}", f"PUT beside a flood, {title}", found.flooded, {"alone": found.alone}
+        ),
         *(
             Figure(f"fair_{what}_p99", "- p99", flooded_ms, "ms", {"alone": alone_ms})
             for flooded_ms, alone_ms in [p99_ms]
@@ -361,7 +369,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "delivery": Measure("a waiting subscriber", lambda plan: plan.seconds / 2, delivery),
     "throughput": Measure("64 PUTs under way", lambda plan: plan.seconds, throughput),
     "joined": Measure("many callers of one client", lambda plan: plan.seconds, joined),
-    "fairness": Measure("a PUT beside a flood", lambda plan: 3 * plan.seconds, fairness),
+    "fairness": Measure("a PUT beside a flood", lambda plan: 4.5 * plan.seconds, fairness),
     PEERS: Measure("others' brokers", beside.peers_s, beside.peers, lambda plan: bool(plan.peers)),
     "rates": Measure("fixed rates", curves.rates_s, curves.rates, _is_plotted),
     "topics": Measure("many topics", lambda plan: plan.seconds + 6, curves.topics, _is_plotted),

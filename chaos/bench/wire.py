@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import zmq
@@ -44,13 +45,16 @@ class RequestSocket:
     decoding is for what lacks them.
     """
 
-    def __init__(self, endpoint: str, marker: bytes = ACKNOWLEDGED) -> None:
+    def __init__(
+        self, endpoint: str, marker: bytes = ACKNOWLEDGED, given: Path | None = None
+    ) -> None:
+        """`given`: the file of its key; None: what the environment says."""
         self._marker = marker
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self.socket.setsockopt(zmq.RCVTIMEO, REPLY_MS_MAX)
-        key = key_file(None) if marker == ACKNOWLEDGED else None  # the echo has none
+        key = key_file(given) if marker == ACKNOWLEDGED else None  # the echo has none
         if key is not None:
             set_key(self.socket, key)
         self.socket.connect(endpoint)

@@ -539,14 +539,12 @@ class Broker:
         request = waiting.request
         client_id = request.client_id
         ahead, placed = {}, {}
-        for topic, last_id in _claims(request).items():
-            cursor = self.store.cursor(client_id, topic)
+        for topic, last_id in self.store.ahead(client_id, _claims(request)).items():
             if self.store.lacks(waiting.principal, SUBSCRIBE, topic):
                 continue  # it is not read, and left where it is
-            if cursor is not None and last_id > cursor:
-                ahead[topic] = last_id
-                if at := _placed(request).get(topic, 0):
-                    placed[topic] = at
+            ahead[topic] = last_id
+            if at := _placed(request).get(topic, 0):
+                placed[topic] = at
         return Advance(client_id, request.epoch, ahead, placed=placed) if ahead else None
 
     def _topics(self, waiting: Waiting) -> AskedOperation | None:
@@ -1017,13 +1015,8 @@ class Broker:
         principal, store = waiting.principal, self.store
         if principal is None:
             return False
-        client_id = waiting.request.client_id
-        for topic, last_id in _claims(waiting.request).items():
-            cursor = store.cursor(client_id, topic)
-            is_behind = cursor is not None and cursor < last_id
-            if is_behind and store.lacks(principal, SUBSCRIBE, topic) is None:
-                return True
-        return False
+        ahead = store.ahead(waiting.request.client_id, _claims(waiting.request))
+        return any(store.lacks(principal, SUBSCRIBE, topic) is None for topic in ahead)
 
     def _read(self, waiting: Waiting) -> Delivery | Refused:
         request = waiting.request

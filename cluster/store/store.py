@@ -92,6 +92,7 @@ from cluster.store.patterns import Pattern, Patterns
 from cluster.store.publications import Cut, Publications
 from cluster.store.tables import ID_MAX, TOPIC_NUMBER_MAX, CorruptStore, Database, row_crc
 from cluster.store.topics import Subscription, Topic, Topics
+from cluster.store.unread import Unread
 from cluster.store.users import (
     ADMIN,
     PUBLISH,
@@ -129,7 +130,7 @@ ENDED_MAX: Final = 1_000  # subscriptions that one entry ends, with their topic:
 class Limits:
     """What the cluster takes: part of the state machine, so the same on every node.
 
-    A node keeps topics and subscriptions in memory (30 MB at these limits). `names_bytes_max`
+    A node keeps topics and subscriptions in memory (40 MB at these limits). `names_bytes_max`
     keeps a client's counters within one header (protocol.TEXT_HEADER_BYTES_MAX).
     """
 
@@ -733,7 +734,7 @@ class Store:
         cursor = self._cursor_of(topic, operation.start)
         if isinstance(cursor, Refused):
             return cursor
-        self._topics.place(topic, subscription, cursor, self._applying)
+        self._topics.place(client.client_id, topic, cursor, self._applying)
         self._publications.floor_moved(topic)
         return Done(_place(subscription))
 
@@ -1175,7 +1176,7 @@ class Store:
         client = self._identified(operation)
         if isinstance(client, Refused):
             return client
-        moves: list[tuple[Topic, Subscription, int]] = []
+        moves: list[tuple[Topic, int]] = []
         hidden: Refused | None = None
         own = self._topics.of(client.client_id)
         for name, cursor in operation.cursors.items():
@@ -1193,11 +1194,11 @@ class Store:
             if cursor > topic.last_id:
                 return beyond_the_end(cursor, topic.last_id)
             if cursor > subscription.cursor:
-                moves.append((topic, subscription, cursor))
+                moves.append((topic, cursor))
         if hidden is not None and not moves:
             return hidden
-        for topic, subscription, cursor in moves:
-            self._topics.advance(topic, subscription, cursor)
+        for topic, cursor in moves:
+            self._topics.advance(client.client_id, topic, cursor)
             self._publications.floor_moved(topic)
         return Done({})
 
@@ -1278,38 +1279,62 @@ class Store:
         refused.
         """
         own = self._topics.of(client_id)
-        hidden = self._hidden(principal, own)
+        unread = self._unread(client_id, principal)
+        hidden = unread.hidden
         if principal is not None and own and len(hidden) == len(own):
             return unauthorized(principal, SUBSCRIBE, "any topic that it subscribes to")
+        elsewhere: dict[str, int] = {}  # where the client says it is, and its cursor is not
         for name, last_id in last_ids.items():
             if name in hidden:
                 continue
-            if name not in own and (lacking := self.lacks(principal, SUBSCRIBE, name)):
-                return lacking
+            if (topic := own.get(name)) is None:
+                if lacking := self.lacks(principal, SUBSCRIBE, name):
+                    return lacking
+            else:
+                subscription, at = topic.subscribers[client_id], placed.get(name, 0)
+                is_there = last_id == subscription.cursor >= topic.floor_id
+                if is_there and at == subscription.placed:
+                    continue  # as most of a thousand are
             start = self._start(client_id, name, last_id, placed.get(name, 0), knows_expiry)
             if isinstance(start, Refused):
                 return start
+            elsewhere[name] = last_id
         if (pattern := self.patterns.missed_by(client_id)) is not None:
             return missed(pattern.text, pattern.missed)
-        waiting: list[tuple[Topic, Subscription, int]] = []
-        for name, topic in own.items():
-            if name in hidden:
-                continue
-            subscription = topic.subscribers[client_id]
-            last_id = last_ids.get(name, subscription.cursor)
-            if last_id < topic.floor_id and (gone := _gone(topic, last_id, knows_expiry)):
-                return gone
-            if last_id < topic.last_id:
-                waiting.append((topic, subscription, last_id))
+        if (lossy := unread.first_gone(apart_from=elsewhere)) is not None:
+            gone = _gone(lossy, lossy.subscribers[client_id].cursor, knows_expiry)
+            assert gone is not None, lossy
+            return gone
+        waiting = [
+            (own[name], own[name].subscribers[client_id], last_id)
+            for name, last_id in elsewhere.items()
+            if last_id < own[name].last_id
+        ]
+        if (first := unread.first(apart_from=elsewhere)) is not None:
+            waiting.append(first)
         if not waiting:
             return Delivery("", 0, 0, b"", b"")
         topic, _, last_id = self._next_of(waiting)
         return self._deliver(topic, last_id, max_count, max_bytes, knows_expiry)
 
+    def _unread(self, client_id: str, principal: str | None) -> Unread:
+        """Return what a client has not read, for its principal, looked at."""
+        topics, unread = self._topics, self._topics.unread(client_id)
+        has_all = principal is None or self.level < LEVEL_OF_USERS
+        unread.look(
+            None if has_all else (principal, self.users.changes),
+            lambda name: not (has_all or self.users.may(principal or "", SUBSCRIBE, name)),
+            self._age,
+            topics.lost_since(unread.losses),
+        )
+        unread.losses = topics.losses_count
+        return unread
+
     def note_turn(self, client_id: str, topic: str) -> None:
         """Note that what `read_any` returned is sent: what has expired meanwhile is not."""
         self._servings += 1
         self._topics.of(client_id)[topic].subscribers[client_id].served = self._servings
+        self._topics.stir(client_id, topic)
 
     def _next_of(
         self, waiting: list[tuple[Topic, Subscription, int]]
@@ -1467,6 +1492,15 @@ class Store:
         """Return where the client's subscription to the topic stands, None without one."""
         found = self._subscription(client_id, topic)
         return None if isinstance(found, Refused) else found[1].cursor
+
+    def ahead(self, client_id: str, last_ids: Mapping[str, int]) -> dict[str, int]:
+        """Return those of {topic: id} that are behind the client's cursors."""
+        own = self._topics.of(client_id)
+        return {
+            name: last_id
+            for name, last_id in last_ids.items()
+            if (topic := own.get(name)) and last_id > topic.subscribers[client_id].cursor
+        }
 
     def holders(self, topic: str, count_max: int) -> list[str]:
         """Return some of those whose cursors keep the topic's oldest publications, by client id."""

@@ -22,6 +22,7 @@ from cluster.store.clients import Client
 from cluster.store.expiry import NEVER, Expiry
 from cluster.store.retention import Retention
 from cluster.store.tables import CorruptStore, Database, in_order, row_crc
+from cluster.store.unread import KEPT_MIN, Unread
 from flotilla_client.policies import Policy
 from flotilla_client.protocol import has_wildcard, matches
 
@@ -60,7 +61,8 @@ class Topic:
     purged, dropped or has expired moves no cursor: who has not read up to it is told. `read_id`:
     the least cursor. Up to `compacted_id` all is compacted (compaction.py): what stays of it stands
     in rows of its own. `oldest_end` is the last id of the oldest row on disk, 0 without one;
-    `dropped_bytes` of the `added_bytes` ever were collected.
+    `dropped_bytes` of the `added_bytes` ever were collected. `watchers`: of clients that have read
+    all, the names to which the next publication adds this one (unread.py); no state.
     """
 
     number: int
@@ -79,6 +81,7 @@ class Topic:
     heap: list[int] = field(default_factory=list)
     retention: Retention | None = None
     expiry: Expiry | None = None
+    watchers: dict[str, dict[str, None]] = field(default_factory=dict)
 
     @property
     def is_active(self) -> bool:
@@ -240,6 +243,11 @@ class Topics:
         self.active: dict[str, Topic] = {}
         self._names: list[str] = []  # of the active ones, sorted: kept so, or a page costs them all
         self.by_client: dict[str, dict[str, Topic]] = {}
+        self._unread: dict[str, Unread] = {}  # of clients that have asked for any topic
+        # Topics of which something is gone that somebody has not read: when that was noted last, as
+        # a number, and up to where. The last ones are those that were noted last.
+        self._losses: dict[str, tuple[int, int]] = {}
+        self.losses_count = 0
         self.subscriptions_count = 0
         sql = "SELECT ifnull(max(number), 0) FROM topics"
         self.names_count: int = database.query(sql)[0][0]
@@ -315,11 +323,36 @@ class Topics:
     def _add(self, client_id: str, topic: Topic, subscription: Subscription) -> None:
         topic.join(client_id, subscription)
         self.by_client.setdefault(client_id, {})[topic.name] = topic
+        self.stir(client_id, topic.name)
         self.subscriptions_count += 1
 
     def of(self, client_id: str) -> dict[str, Topic]:
         """Return the client's topics by name: not to be changed."""
         return self.by_client.get(client_id, {})
+
+    def unread(self, client_id: str) -> Unread:
+        """Return what the client has not read, as it was looked at last."""
+        unread = self._unread.get(client_id)
+        if unread is None:
+            own = self.of(client_id)
+            is_kept = len(own) >= KEPT_MIN
+            unread = Unread(client_id, own, is_kept)
+            if is_kept:
+                self._unread[client_id] = unread
+        return unread
+
+    def stir(self, client_id: str, name: str) -> None:
+        """Have a client's topic looked at when it asks for any topic: its place has changed."""
+        unread = self._unread.get(client_id)
+        if unread is not None:
+            unread.stirred[name] = None
+
+    def lost_since(self, count: int) -> Iterator[str]:
+        """Yield the topics of which something unread is gone since `losses_count` was `count`."""
+        for name, (at, _) in reversed(self._losses.items()):
+            if at <= count:
+                return
+            yield name
 
     def page(self, after: str, count_max: int) -> list[Topic]:
         """Return up to `count_max` topics whose names come after `after`, by name."""
@@ -343,8 +376,11 @@ class Topics:
         """End the client's subscription; with the last one the topic dies."""
         topics = self.by_client[client.client_id]
         del topics[topic.name]
+        self.stir(client.client_id, topic.name)
+        topic.watchers.pop(client.client_id, None)
         if not topics:
             del self.by_client[client.client_id]
+            self._unread.pop(client.client_id, None)
         self.subscriptions_count -= 1
         if topic.subscribers[client.client_id].placed:
             self._dirty_placed[topic.number, client.number] = 0
@@ -386,20 +422,25 @@ class Topics:
     def _deactivate(self, topic: Topic) -> None:
         if not topic.is_active:
             topic.expiry = None
+            self._losses.pop(topic.name, None)
             self._stirred.add(topic)
             self._left[topic.name] = self.active.pop(topic.name)
             del self._names[bisect_left(self._names, topic.name)]
             self._dirty.add(topic)
 
-    def advance(self, topic: Topic, subscription: Subscription, cursor: int) -> None:
-        """Move a cursor up."""
+    def advance(self, client_id: str, topic: Topic, cursor: int) -> None:
+        """Move a client's cursor up."""
+        subscription = topic.subscribers[client_id]
         topic.advance(subscription, cursor)
+        self.stir(client_id, topic.name)
         self._dirty_cursors[topic.number, subscription.client] = cursor
         self._touch(topic)
 
-    def place(self, topic: Topic, subscription: Subscription, cursor: int, placed: int) -> None:
-        """Move a cursor to either side, by the entry `placed`."""
+    def place(self, client_id: str, topic: Topic, cursor: int, placed: int) -> None:
+        """Move a client's cursor to either side, by the entry `placed`."""
+        subscription = topic.subscribers[client_id]
         topic.place(subscription, cursor)
+        self.stir(client_id, topic.name)
         subscription.placed, subscription.aged_id = placed, -1
         self._dirty_cursors[topic.number, subscription.client] = cursor
         self._dirty_placed[topic.number, subscription.client] = placed
@@ -508,7 +549,9 @@ class Topics:
             heapq.heappush(self._due, (due_ms, topic.number, topic))
 
     def _touch(self, topic: Topic) -> None:
-        """Have the rows written that say its floor: it may have moved."""
+        """Have the rows written that say its floor: it may have moved, over what is unread."""
+        if topic.floor_id > topic.read_id:
+            self._note_loss(topic)
         if topic.retention is not None:
             self._dirty_policies.add(topic)
         if topic.is_compacted or topic.compacted_id:
@@ -516,6 +559,12 @@ class Topics:
         if topic.expiry is not None:
             self._dirty_expiries.add(topic)
             self._await(topic)
+
+    def _note_loss(self, topic: Topic) -> None:
+        if self._losses.get(topic.name, (0, 0))[1] != topic.floor_id:
+            self._losses.pop(topic.name, None)
+            self.losses_count += 1
+            self._losses[topic.name] = self.losses_count, topic.floor_id
 
     def take_stirred(self) -> set[Topic]:
         """Return, once, the topics of which there may be something to compact."""
@@ -538,6 +587,10 @@ class Topics:
     def grown(self, topics: list[Topic]) -> None:
         """Have the rows of topics that got publications written with the next flush."""
         self._dirty.update(topics)
+        for topic in topics:
+            for stirred in topic.watchers.values():
+                stirred[topic.name] = None
+            topic.watchers.clear()
 
     def flush(self) -> None:
         """Write what changed, in the open transaction."""

@@ -13,7 +13,7 @@ from cluster.store.commands import Advance
 from cluster.store.outcomes import Outcome
 from cluster.store.retention import Retention
 from cluster.store.store import Store
-from cluster.store.topics import Subscription, Topic, Topics
+from cluster.store.topics import Topic, Topics
 
 _advance: Final = Store._advance
 _start: Final = Store._start
@@ -132,7 +132,8 @@ def a_place_is_forgotten_by_a_restart(patches: Patches) -> None:
 def a_seek_never_goes_back(patches: Patches) -> None:
     """Leave a cursor where it is that is to be moved back."""
 
-    def place(topics: Topics, topic: Topic, one: Subscription, cursor: int, placed: int) -> None:
-        _place(topics, topic, one, max(cursor, one.cursor), placed)
+    def place(topics: Topics, client_id: str, topic: Topic, cursor: int, placed: int) -> None:
+        before = topic.subscribers[client_id].cursor
+        _place(topics, client_id, topic, max(cursor, before), placed)
 
     patches.attribute(Topics, "place", place)

@@ -41,6 +41,7 @@ from cluster.serve.shares import (
     REST_S_MAX,
     REST_TURNS,
     WEIGHT_BYTES,
+    WEIGHT_FIELDS,
 )
 from cluster.serve.zmtp import MESSAGE_BYTES_MAX, encode, greeting, ping, pong
 
@@ -454,12 +455,20 @@ def test_a_rest_is_bounded_however_long_the_turn_was(contended: Contended) -> No
     assert world.port.next_deadline() == world.clock() + REST_S_MAX
 
 
-@pytest.mark.parametrize("is_large", [True, False])
+@pytest.mark.parametrize(
+    ("frame", "is_large"),
+    [
+        (bytes(PAYER_SHARE * WEIGHT_BYTES), True),
+        (b'"t":1,' * (PAYER_SHARE * WEIGHT_FIELDS), True),  # where one is in a thousand topics
+        (bytes(10), False),
+        (b'"t":1,' * 20, False),
+    ],
+)
 def test_one_large_request_is_all_of_a_share_while_there_are_others(
-    contended: Contended, is_large: bool
+    contended: Contended, frame: bytes, is_large: bool
 ) -> None:
     world, flooder, *_ = contended
-    request = encode([b"", bytes(PAYER_SHARE * WEIGHT_BYTES if is_large else 10)])
+    request = encode([b"", frame])
     sent = 0
     while not world.requests:  # it is more than the kernel holds
         with suppress(BlockingIOError):
