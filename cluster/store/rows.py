@@ -9,7 +9,8 @@ forgotten, as closing it would drop SQLite's locks.
 
 A page that says too small a number of rows has lost the others, and no row's checksum says so.
 What other rows say is held against what is there: a topic's publications begin where somebody
-still reads, follow each other and end at its last id; a client has as many producers as it says.
+still reads, follow each other and end at its last id; a client has as many producers as it says;
+of tables of which no other row says so, buckets of keys have as many rows as are counted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, Final
 from cluster.store import tables
 from cluster.store.tables import (
     CHECKED,
+    COUNTED,
     ID_MAX,
     TIMED_TABLES,
     TOPIC_SHIFT,
@@ -161,6 +163,7 @@ class _Reader:
         self._damaged: list[DamagedRow] = []
         self._until = 0
         self._present = frozenset[str]()
+        self._bucket: tuple[str, int] | None = None  # that was looked for last
         self._next: tuple[int, int] | None = None  # key and `before_bytes` of the next publication
 
     def read(self, place: Place, rows_max: int, bytes_max: int) -> CheckedRows:
@@ -174,12 +177,14 @@ class _Reader:
         self._present = frozenset(name for (name,) in execute("SELECT name FROM sqlite_master"))
         after: Place | None = place
         while after is not None and self._rows < rows_max and self._size_bytes < bytes_max:
+            if after.table == len(CHECKED):
+                key = self._read_counts(after, rows_max)
+                after = replace(after, key=key) if key else None
+                continue
             table, following = CHECKED[after.table][0], Place(after.table + 1, (), place.until)
             goes_on = table in self._present or table not in tables.LATER_TABLES
             key = self._read_table(after, rows_max, bytes_max) if goes_on else None
             after = replace(after, key=key) if key else following
-            if after.table == len(CHECKED):
-                after = None
         execute("ROLLBACK")
         return CheckedRows(after, self._rows, self._size_bytes, tuple(self._damaged))
 
@@ -190,6 +195,42 @@ class _Reader:
         except CorruptStore:
             self._damage("state", (), "checksum")
             return sys.maxsize
+
+    def _read_counts(self, place: Place, rows_max: int) -> tuple[Any, ...] | None:
+        """Count the rows of buckets; return the last one's key, None if there are no more."""
+        if "counts" not in self._present:
+            return None
+        behind = "WHERE (name, bucket) > (?, ?)" if place.key else ""
+        sql = f"SELECT name, bucket, count FROM counts {behind} ORDER BY name, bucket"
+        try:
+            for name, bucket, due in self._connection.execute(sql, place.key):
+                if name not in COUNTED:
+                    self._damage("counts", (name, bucket), "it counts no table")
+                    continue
+                key, bits = COUNTED[name]
+                bounds = bucket << bits, (bucket + 1 << bits) - 1
+                counting = f"SELECT count(*) FROM {name} WHERE {key} BETWEEN ? AND ?"
+                for (count,) in self._beside(name, bounds, counting, bounds):
+                    self._rows += 1 + count
+                    if count != due:
+                        what = f"{due} rows are counted between these, of which {count} are there"
+                        self._damage(name, bounds, what)
+                if self._rows >= rows_max:
+                    return name, bucket
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            self._damage("counts", (), f"{error}; the rest of the table is not read")
+        return None
+
+    def _check_counted(self, table: str, key: tuple[Any, ...]) -> None:
+        """See that a row is in a bucket that is counted."""
+        bucket = table, key[0] >> COUNTED[table][1]
+        if bucket != self._bucket and "counts" in self._present:
+            self._bucket = bucket
+            sql = "SELECT count(*) FROM counts WHERE name = ? AND bucket = ?"
+            if self._beside("counts", bucket, sql, bucket) == [(0,)]:
+                self._damage("counts", bucket, "it is missing")
 
     def _read_table(self, place: Place, rows_max: int, bytes_max: int) -> tuple[Any, ...] | None:
         """Read a table; return the key to go on behind, None if that is not needed."""
@@ -207,7 +248,7 @@ class _Reader:
             for found in self._connection.execute(sql, place.key):
                 key, (crc, at), row = found[:keys], found[keys : keys + 2], found[keys + 2 :]
                 values, blob = timed((*row[: len(row) - blobs], at)), row[len(row) - blobs :]
-                if key == place.key:
+                if key == place.key and table == "publications":
                     if _is_whole(crc, values, blob):
                         self._note_publication(values, sum(map(len, blob)))
                     continue
@@ -254,6 +295,8 @@ class _Reader:
             return False
         if table in _FOUND_BY:
             self._look_up(table, key, values)
+        if table in COUNTED:
+            self._check_counted(table, key)
         if table == "clients":
             self._check_producers(key, values)
         elif table == "topics":

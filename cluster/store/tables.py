@@ -176,6 +176,37 @@ CREATE TABLE compactions(topic INTEGER PRIMARY KEY, compacted_id INTEGER NOT NUL
     end_bytes INTEGER NOT NULL, count INTEGER NOT NULL, size_bytes INTEGER NOT NULL,
     crc INTEGER NOT NULL);
 """
+# As well (decision 0023). How many rows there are, by table and bucket of keys, of those tables of
+# whose rows no other row says that they are there: a page can lose some without an error. SQLite
+# counts, so that older versions, which know nothing of it, count as well.
+COUNTED: Final[Mapping[str, tuple[str, int]]] = {
+    "clients": ("number", 8),  # the key, and how many of its bits are one bucket
+    "owners": ("client", 8),
+    "heard": ("client", 8),
+    "acts": ("number", 8),
+    "purged": ("topic", 8),
+    "stamps": ("key", 12),
+    "delayed": ("key", 12),
+}
+_COUNTS_SCHEMA: Final = """
+CREATE TABLE counts(name TEXT NOT NULL, bucket INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY(name, bucket)) WITHOUT ROWID;
+"""
+# A row that takes another one's place, or is changed, is none more. No statement here can meet a
+# conflict: it would be resolved as the statement says that fires the trigger.
+_COUNT_SCHEMA: Final = """
+INSERT INTO counts SELECT '{name}', {key} >> {bits}, count(*) FROM {name} GROUP BY 2;
+CREATE TRIGGER {name}_come BEFORE INSERT ON {name}
+    WHEN NOT EXISTS(SELECT 1 FROM {name} WHERE {key} = NEW.{key}) BEGIN
+    INSERT INTO counts SELECT '{name}', NEW.{key} >> {bits}, 0 WHERE NOT EXISTS(
+        SELECT 1 FROM counts WHERE name = '{name}' AND bucket = NEW.{key} >> {bits});
+    UPDATE counts SET count = count + 1 WHERE name = '{name}' AND bucket = NEW.{key} >> {bits};
+END;
+CREATE TRIGGER {name}_go AFTER DELETE ON {name} BEGIN
+    UPDATE counts SET count = count - 1 WHERE name = '{name}' AND bucket = OLD.{key} >> {bits};
+    DELETE FROM counts WHERE name = '{name}' AND bucket = OLD.{key} >> {bits} AND count = 0;
+END;
+"""
 RECOVERIES_KEPT: Final = 4  # with their topics' ids; of earlier ones the name alone
 
 _LATER_SCHEMA: Final = "".join(
@@ -282,6 +313,13 @@ class Database:
     def _make_later_tables(self) -> None:
         try:
             self._connection.executescript(_LATER_SCHEMA)
+            if not _has_table(self._connection, "counts"):
+                counts = (
+                    _COUNT_SCHEMA.format(name=name, key=key, bits=bits)
+                    for name, (key, bits) in COUNTED.items()
+                )
+                script = "".join((_COUNTS_SCHEMA, *counts))
+                self._connection.executescript(f"BEGIN IMMEDIATE;{script}COMMIT")
         except sqlite3.DatabaseError as error:
             _raise_corrupt(self.path, error)
             raise

@@ -20,13 +20,32 @@ from cluster.log.sealed import Sealed, check_piece
 from cluster.node import scrub
 from cluster.node.scrub import Scrub, ScrubPace
 from cluster.store import rows, tables
-from cluster.store.commands import Advance, ChangeUser, Put, Raise, Register, Subscribe, encode
+from cluster.store.commands import (
+    Advance,
+    ChangeUser,
+    Purge,
+    Put,
+    Raise,
+    Register,
+    Subscribe,
+    encode,
+)
 from cluster.store.rows import DamagedRow, Place, check_slice
 from cluster.store.snapshots import make_copy
 from cluster.store.store import Limits
-from cluster.store.tables import CHECKED, ID_MAX, CorruptStore, RecoveryRow, write_recovery
+from cluster.store.tables import (
+    CHECKED,
+    COUNTED,
+    ID_MAX,
+    CorruptStore,
+    RecoveryRow,
+    row_crc,
+    write_recovery,
+)
 from cluster.wire.levels import BUILD, LEVEL_OF_PROPERTIES
-from flotilla_client.protocol import ADD_USER, pack
+from flotilla_client.properties import Properties
+from flotilla_client.properties import encode as encode_properties
+from flotilla_client.protocol import ADD_USER, Enveloped, pack
 from tests.unit.store_bench import Bench, lose_the_last_of_three_rows
 
 MIB = 1024 * 1024
@@ -318,6 +337,104 @@ def test_producers_that_are_gone_are_missed(bench: Bench, rows_max: int) -> None
     [damaged] = damaged_rows(bench.path, rows_max)
     assert (damaged.table, damaged.row) == ("producers", "3")
     assert damaged.reason == "this client has 1, of which 0 are there"
+
+
+@pytest.fixture
+def counted(bench: Bench) -> Bench:
+    """A store with rows in all tables whose rows are counted."""
+    bench.ok(Subscribe("p", None, "t", None))
+    for hour in range(4):
+        bench.now_ms += 3_600_000
+        bench.ok(Subscribe(f"c{hour}", None, "t", None))
+        for name, own, marks in (
+            ("t", Properties(None, {}, 86_400_000), (True, True, False)),
+            ("u", Properties(None, {}, 0, 86_400_000), (True, False, True)),
+        ):
+            batch = pack([Enveloped(encode_properties(own) + b"x")])
+            bench.ok(Put("p", None, name, hour, *batch, None, *marks))
+        bench.put(hour, b"x", topic=f"purged{hour}")
+        bench.ok(Subscribe("p", None, f"purged{hour}", None))
+        bench.put(hour + 4, b"x", client="c0", topic=f"purged{hour}")
+        bench.ok(Purge(f"purged{hour}", 1, True, "admin"))
+    return bench
+
+
+@pytest.mark.parametrize("rows_max", [1, 1000])
+@pytest.mark.parametrize("table", COUNTED)
+def test_rows_that_are_gone_are_missed_of_every_table_that_is_counted(
+    counted: Bench, tmp_path: Path, table: str, rows_max: int
+) -> None:
+    assert damaged_rows(counted.path, rows_max) == []
+    key, bits = COUNTED[table]
+    with closing(sqlite3.connect(counted.path)) as connection, connection:
+        keys = [each for [each] in connection.execute(f"SELECT {key} FROM {table} ORDER BY 1")]
+        connection.execute(f"DROP TRIGGER {table}_go")  # as a page has none
+        connection.execute(f"DELETE FROM {table} WHERE {key} = ?", keys[-1:])
+    assert len(keys) > 1
+    low = keys[-1] >> bits << bits
+    due = sum(each >= low for each in keys)
+    said = f"{due} rows are counted between these, of which {due - 1} are there"
+    row = f"{low}, {low + (1 << bits) - 1}"
+    assert DamagedRow(table, row, said) in damaged_rows(counted.path, rows_max)
+    with pytest.raises(CorruptStore, match=said):
+        make_copy(counted.path, tmp_path / "copy.db")
+
+
+def test_a_page_that_has_lost_rows_that_nothing_follows_from_is_found(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store.db", Limits())
+    bench.ok(Raise(BUILD.level_max))
+    for who in ("one", "two", "three"):
+        bench.ok(Register(who, True, None, "", who))
+    bench.store.close()
+    make_copy(bench.path, tmp_path / "whole.db")
+    lose_the_last_of_three_rows(bench.path, "owners")
+    said = "3 rows are counted between these, of which 2 are there"
+    assert damaged_rows(bench.path) == [DamagedRow("owners", "0, 255", said)]
+    with pytest.raises(CorruptStore, match=said):
+        make_copy(bench.path, tmp_path / "copy.db")
+
+
+@pytest.mark.parametrize("rows_max", [1, 1000])
+def test_a_count_that_is_gone_or_counts_nothing_is_told(counted: Bench, rows_max: int) -> None:
+    change(counted.path, "DELETE FROM counts WHERE name = 'heard'")
+    missing = DamagedRow("counts", "heard, 0", "it is missing")
+    assert {*damaged_rows(counted.path, rows_max)} == {missing}
+    change(counted.path, "INSERT INTO counts VALUES('hears', 0, 7)")
+    assert DamagedRow("counts", "hears, 0", "it counts no table") in damaged_rows(counted.path)
+
+
+def test_rows_are_counted_however_they_come_and_go(counted: Bench) -> None:
+    """As older versions do, which know nothing of it."""
+    counted.store.close()
+    with closing(sqlite3.connect(counted.path)) as connection, connection:
+        for client in (1, 1, 300, 301, 301):
+            row = client, 7, row_crc((client, 7))
+            connection.execute("INSERT OR REPLACE INTO heard VALUES(?, ?, ?)", row)
+            connection.execute(
+                "INSERT INTO heard VALUES(?, ?, ?) ON CONFLICT(client) DO UPDATE SET at = at", row
+            )
+        connection.execute("DELETE FROM heard WHERE client = 301")
+    assert damaged_rows(counted.path) == []
+    with closing(sqlite3.connect(counted.path)) as connection:
+        [[there]] = connection.execute("SELECT count(*) FROM heard")
+        sql = "SELECT sum(count) FROM counts WHERE name = 'heard'"
+        assert connection.execute(sql).fetchall() == [(there,)]
+        connection.execute("DELETE FROM heard")
+        found = connection.execute("SELECT count(*) FROM counts WHERE name = 'heard'")
+        assert found.fetchall() == [(0,)]
+
+
+def test_the_rows_of_an_older_version_are_counted_when_it_is_opened(counted: Bench) -> None:
+    with closing(sqlite3.connect(counted.path)) as connection, connection:
+        before = connection.execute("SELECT * FROM counts").fetchall()
+        connection.execute("DROP TABLE counts")
+        for table in COUNTED:
+            connection.execute(f"DROP TRIGGER {table}_come")
+            connection.execute(f"DROP TRIGGER {table}_go")
+    assert damaged_rows(counted.path) == []
+    counted.reopen()
+    with closing(sqlite3.connect(counted.path)) as connection:
+        assert connection.execute("SELECT * FROM counts").fetchall() == before
 
 
 def test_what_was_read_or_collected_between_two_slices_is_not_missed(backlog: Bench) -> None:
