@@ -18,6 +18,7 @@ from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.wire import WirePort
 from chaos.simulation.world.world import World
 from cluster.log.journal import CACHE_ENTRY_BYTES
+from cluster.members.catchup import RETRY_S, SnapshotFetch
 from cluster.node.member import Member
 from cluster.node.replica import Replica
 from cluster.raft import sending
@@ -28,6 +29,7 @@ from cluster.store.users import Users
 from flotilla_client.protocol import MESSAGE_BYTES_MAX, TAKE, has_wildcard
 
 TURNS_PER_LOOK: Final = 16  # of a node: to look at each would be a tenth of a run's time
+ASKED_S_MAX: Final = 1.0  # behind the moment at which a lost piece is due to be asked for again
 TAKE_S_MAX: Final = 1.0  # a parked TAKE is offered what is there at once, or with the next look
 TOLD_MAX: Final = 2  # times that a node says how its disk is, until it heeds what others say
 DUE_MS_MAX: Final = 500  # until what is due has come, when nothing else is to be done
@@ -45,12 +47,18 @@ class Books:
         self._users: dict[str, tuple[Users, int]] = {}  # by node: at its last look
         # By node and group, of TAKEs that are parked though there is something: since when.
         self._in_vain: dict[tuple[str, int, leases.Key], float] = {}
+        # By process, of a copy of which a piece did not come: since when it should be asked for.
+        self._unasked: dict[tuple[str, int], float] = {}
         world.watchers.append(self._turned)
 
     def _turned(self, node: SimNode) -> None:
         self._turns += 1
         replica, member = node.replica, node.as_member
-        if replica is None or member is None:
+        if replica is None:
+            return
+        for check, text in self._waits_for_a_piece(node, replica._fetch):
+            self._invariants.fail(check, f"{node.name}: {text}")
+        if member is None:
             return
         users = member.store.users
         are_other_users = self._users.get(node.name) != (users, users.changes)
@@ -68,6 +76,18 @@ class Books:
             self._invariants.fail(check, f"{node.name}: {text}")
 
     # --- at any time ------------------------------------------------------------------------------
+
+    def _waits_for_a_piece(self, node: SimNode, fetch: SnapshotFetch) -> Iterator[tuple[str, str]]:
+        """Yield a copy of which a piece was lost that nobody asks for again.
+
+        Another fault may have it begun anew, so that all comes to its end.
+        """
+        process, now = (node.name, node.life), node.clock()
+        if not fetch.under_way or fetch._verifying or now - fetch._asked_s <= RETRY_S:
+            self._unasked.pop(process, None)
+        elif now - self._unasked.setdefault(process, now) > ASKED_S_MAX:
+            late_s = now - fetch._asked_s
+            yield "progress", f"it waits for a piece of a copy for {late_s:.1f} s, and does not ask"
 
     def _sums(self, node: SimNode, replica: Replica, member: Member) -> Iterator[tuple[str, str]]:
         """Yield what is counted in two ways and differs."""

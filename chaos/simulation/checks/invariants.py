@@ -76,7 +76,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "calm": "while nothing is broken nobody is elected, and no connection ends",
     "deadline": "an operation ends in the time that its caller gives it",
     "limit": "no limit is passed",
-    "progress": "after the last fault there is a leader, and everybody comes to the end",
+    "progress": "after the last fault all come to the end; a lost piece is asked for again",
 }
 FAILURES_MAX: Final = 20  # one defect breaks many claims; the first few tell
 DIGEST_PERIOD_S: Final = 1.0  # of virtual time: a digest reads the whole store

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from chaos.simulation.checks.books import TAKE_S_MAX, Books
+from chaos.simulation.checks.books import ASKED_S_MAX, TAKE_S_MAX, Books
 from chaos.simulation.checks.mirror import Mirror
 from chaos.simulation.checks.rebuilt import ReopenedStore, is_so, memory_of
 from chaos.simulation.checks.reference import ByIndex, Reference
@@ -25,6 +25,7 @@ from chaos.simulation.search.swarm import plan_for
 from chaos.simulation.world.node import SimNode
 from cluster.log.entries import FIRST_INDEX
 from cluster.log.journal import Journal
+from cluster.members.catchup import RETRY_S
 from cluster.serve import broker
 from cluster.store import commands
 from cluster.store.commands import (
@@ -211,6 +212,25 @@ def test_a_take_that_waits_for_what_is_there_or_for_no_group_is_seen(tmp_path: P
     assert found() == []
     group = None
     assert found() == ["waits"]
+
+
+def test_a_copy_that_waits_for_a_lost_piece_without_asking_is_seen() -> None:
+    clock = [RETRY_S]
+    fetch = SimpleNamespace(under_way=True, _verifying=False, _asked_s=0.0)
+    node = SimpleNamespace(name="a", life=1, clock=lambda: clock[0])
+    books = Books(cast("Any", SimpleNamespace(watchers=[])), cast("Any", None))
+
+    def found() -> list[str]:
+        both = books._waits_for_a_piece(cast("Any", node), cast("Any", fetch))
+        return [check for check, _ in both]
+
+    assert found() == []
+    clock[0] = 9.0  # as behind a pause: its next turn asks
+    assert found() == []
+    clock[0] += ASKED_S_MAX + 0.1
+    assert found() == ["progress"]
+    fetch._asked_s = clock[0]
+    assert found() == []
 
 
 def test_a_lease_that_is_believed_too_long_and_a_loop_that_keeps_something_are_seen() -> None:
