@@ -44,6 +44,7 @@ def offer_commits_the_whole_log(patches: Patches) -> None:
 
     def receive(guard: Guard, name: str, message: SnapshotOffer) -> None:
         if not guard._refused_as_stale(name, message.term):
+            guard.offer = name
             offer = {"type": "append_entries", "term": message.term, "commit_index": 2**62}
             guard._pass(name, offer | {"serialized": (b"", True, True)})
 
