@@ -10,8 +10,9 @@ next one to show that it was wrong, so it is looked at as soon as it is given.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.world.node import SimNode
@@ -31,6 +32,11 @@ class Checkpoints:
         self._world, self._invariants = world, invariants
         self._seen: dict[str, tuple[int, int]] = {}  # by machine: its process, the index
         world.watchers.append(self._turned)
+        world.observers.append(self._observe)
+
+    def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "vouched":  # a checkpoint that nobody but the world has asked for
+            self._judge(self._world.machine(fields["node"]), fields["index"])
 
     def _turned(self, node: SimNode) -> None:
         member = node.as_member
@@ -40,6 +46,9 @@ class Checkpoints:
         if not index or self._seen.get(node.name) == (node.life, index):
             return
         self._seen[node.name] = node.life, index
+        self._judge(node, index)
+
+    def _judge(self, node: SimNode, index: int) -> None:
         if DAMAGES.isdisjoint(node.disk_faults):
             found = self._durable_index(node)
             if found < index:

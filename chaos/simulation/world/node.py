@@ -531,6 +531,7 @@ class SimNode:
         path, journal = self._settings().database, member.journal
 
         def done(durable_index: int) -> None:
+            self.world.tell("vouched", {"node": self.name, "index": durable_index})
             journal.compact(durable_index)
 
         self._worker.submit(lambda: tables.checkpoint(path), done, self._upkeep._failed)
