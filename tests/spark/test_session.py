@@ -1,6 +1,7 @@
-"""Which Java is taken. No session is started here."""
+"""Which Java is taken, and how it is started. No session is started here."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -70,3 +71,14 @@ def test_no_file_is_needed_once_the_jvm_runs_and_java_home_is_the_user_s_again(
         assert (Path(os.environ["JAVA_HOME"]) / "bin" / "java").is_file()
     assert os.environ.get("JAVA_HOME") == before
     assert list(tmp_path.iterdir()) == [tmp_path / "real"]
+
+
+def test_a_jvm_for_short_histories_has_room_for_the_code_of_many() -> None:
+    """With one compiler it has 48 MB by itself. When they are full, it compiles no more."""
+    command = [str(session.found_java()), *f"{session.JVM_SHORT}64m".split()]
+    done = subprocess.run(
+        [*command, "-XX:+PrintFlagsFinal", "-version"], capture_output=True, text=True, check=True
+    )
+    found = re.search(r"ReservedCodeCacheSize\s+= (\d+)", done.stdout)
+    assert found is not None
+    assert int(found[1]) >= 200 << 20
