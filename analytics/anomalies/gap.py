@@ -1,27 +1,37 @@
 """Ids that jump."""
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
+from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
-from analytics.common.table_store import settled
+from analytics.common.table_store import is_never_any, settled
 from analytics.tables.lives import EVER, FOREVER, HOME
+from analytics.tables.moves import moves_of, with_eras
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import OWNER, only
 from analytics.tables.tables import Tables, with_application
 
+SESSION = (*OWNER, "process", "session")
+
 
 def gap(tables: Tables) -> DataFrame:
-    """Find answers that begin too high, or jump inside.
+    """Find answers that begin too high, or jump inside, and what was handed over too late.
 
     An answer is due to begin after the cursor that the GET asked with; within a session not above
     what it got since its client last left either (a client that skips ahead loses what is between;
     an application may, so in its record it is the higher of the two). A new subscription's start
     may be higher: nothing below it is owed, and anything may be its start if its SUB was not
-    answered. `other_id` is the id after which the answer should have gone on.
+    answered. `other_id` is the id after which the answer should have gone on; of what was handed
+    over (`handed`), the higher one.
     """
-    return _between_answers(tables).unionByName(_inside_answers(tables))
+    found = _between_answers(tables).unionByName(_inside_answers(tables))
+    if is_never_any(tables.handlings):
+        return found
+    return found.unionByName(_handed_behind(tables))
 
 
 def _between_answers(tables: Tables) -> DataFrame:
@@ -35,6 +45,8 @@ def _between_answers(tables: Tables) -> DataFrame:
         .where(F.col("first") > F.col("base") + 1)
         .select(*ahead.select(*place).columns, "base")
     )
+    if is_never_any(jumps):
+        return jumps.select(*evidence())
     starts = _starts(tables.acts).withColumnsRenamed({name: f"sub_{name}" for name in HOME})
     same = [F.col(name) == F.col(f"sub_{name}") for name in OWNER]
     elsewhere = F.col("at") != F.col("sub_at")
@@ -138,6 +150,68 @@ def _inside_answers(tables: Tables) -> DataFrame:
         .withColumn("after", reach)
         .where(F.col("first") > F.col("after") + 1)
         .select(*_evidence())
+    )
+
+
+def _handed_behind(tables: Tables) -> DataFrame:
+    steps = tables.handlings.withColumn("bucket", intervals.bucket_of(F.col("op_id")))
+    released = F.when(F.col("f") == "release", F.col("op_id"))
+    steps = _with_highest(steps, SESSION, "since", released, including=0)
+    since = (*SESSION, "since")
+    hands = steps.where(F.col("f") == "hand").withColumn("since", F.coalesce("since", F.lit(0)))
+    hands = _with_highest(hands, since, "reached", F.col("last"), including=-1)
+    own = ("op_id", "at", "t_ns", "first", "last")
+    late = settled(hands.where(F.col("first") < F.col("reached")).select(*since, *own))
+    if is_never_any(late):
+        return late.select(*evidence())
+    earlier = only(hands, late, OWNER).select(
+        *since, *(F.col(name).alias(f"earlier_{name}") for name in own if name != "at")
+    )
+    pairs = late.join(earlier, list(since)).where(F.col("earlier_op_id") < F.col("op_id"))
+    moves = moves_of(tables.acts)
+    read = with_eras(pairs, moves, F.col("earlier_t_ns"), F.col("t_ns"))
+    read = settled(read.where(F.col("era_over") == F.col("era_begun")))
+    step = (*SESSION, "op_id", "first", "last")
+    highest = F.max(F.struct("earlier_last", "earlier_op_id")).alias("highest")
+    below = F.least(F.col("last"), F.col("highest.earlier_last") - 1)
+    ids = read.groupBy(*step).agg(highest).withColumn("below", below)
+    ids = ids.where(F.col("first") <= F.col("below")).withColumn(
+        "id", F.explode(F.sequence("first", "below"))
+    )
+    named = read.select(*step, "earlier_first", "earlier_last")
+    is_named = F.col("id").between(F.col("earlier_first"), F.col("earlier_last"))
+    same = [ids[name] == named[name] for name in step]
+    return (
+        ids.join(named, [*same, is_named], "leftanti")
+        .groupBy(*step, "highest")
+        .agg(F.min("id").alias("id"))
+        .select(
+            *evidence(
+                run_id=F.col("run_id"),
+                topic=F.col("topic"),
+                client_id=F.col("client_id"),
+                id=F.col("id"),
+                other_id=F.col("highest.earlier_last"),
+                detail=F.lit("handed"),
+                operations=F.array(operation(op_id="highest.earlier_op_id"), operation()),
+            )
+        )
+    )
+
+
+def _with_highest(
+    steps: DataFrame, keys: Sequence[str], name: str, value: Column, including: int
+) -> DataFrame:
+    """Add `name`: the greatest `value` of the same `keys` and a lower `op_id`, or (`including` 0)
+    the same one.
+    """
+    prior = intervals.highest_in_buckets_before(steps, keys, prior=value)
+    within = W.partitionBy(*keys, "bucket").orderBy("op_id")
+    so_far = F.max(value).over(within.rangeBetween(W.unboundedPreceding, including))
+    return (
+        steps.join(prior, [*keys, "bucket"], "left")
+        .withColumn(name, F.greatest(so_far, "prior"))
+        .drop("prior")
     )
 
 

@@ -51,7 +51,7 @@ CLAIMS: Final[Mapping[str, CheckSpec]] = {
     ),
     "gap": CheckSpec(
         "a subscriber's ids jump",
-        needs_whole=Part.HISTORY,  # the answer in between, or the SUB that began above
+        needs_whole=Part.HISTORY,  # the answer in between, the SUB that began above, a release
     ),
     "reordered": CheckSpec("ids go back within a subscriber or along a producer's counters"),
     "phantom": CheckSpec(

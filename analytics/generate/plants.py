@@ -107,9 +107,10 @@ def check_of(kind: str) -> str:
 def victims_of(shape: Shape, wanted: Mapping[str, int]) -> list[tuple[str, Victim]]:
     """Return where each violation goes: spread over the whole history, away from faults.
 
-    Raises BadShape when the history is too short for so many.
+    In the order in which they stand here: some must not come behind others. Raises BadShape when
+    the history is too short for so many.
     """
-    kinds = [name for name, count in wanted.items() for _ in range(count)]
+    kinds = [name for name in PLANTS for _ in range(wanted.get(name, 0))]
     rounds = shape.publications // shape.round_size - 2
     if rounds < len(kinds) * ROUNDS_A_VIOLATION:
         needed = (len(kinds) * ROUNDS_A_VIOLATION + 2) * shape.least_operations
@@ -584,6 +585,72 @@ def fencing_shared(scene: Scene, victim: Victim) -> None:
     newcomer.does("unsub", epoch=1, process=f"{newcomer.process}-newer")
 
 
+# --- what needs a topic of its own ----------------------------------------------------------------
+
+LAST_ID: Final = 9  # of a topic of a plant's own
+
+
+class TopicOwner(Newcomer):
+    """A newcomer with a topic that nobody else has, and subscribers of its own.
+
+    It is the publisher. `floor_id`: up to it all disks have collected what stands there.
+    """
+
+    DELAY_MS = 1  # is over at once, as far as a record can tell: times are told in ms
+
+    def __init__(self, scene: Scene, victim: Victim, *readers: str, floor_id: int = 0) -> None:
+        super().__init__(scene, victim)
+        self.topic = scene.topics[victim.place] = f"own-{victim.place}"
+        self._like |= {"topic": self.topic}
+        self._readers = readers
+        self.at_ms = 10 * victim.n  # what answers say is a time: below that of any later plant's
+        for node in node_names():
+            ends = {"kind": "topic", "topic": self.topic, "last_id": LAST_ID}
+            scene.truth.append((node, ends | {"floor_id": floor_id}))
+        for reader in readers:
+            self.by(reader, "sub", first_id=0, resumed=False)
+
+    def by(self, reader: str, f: str, **fields: Any) -> Operation:
+        """Let a subscriber do something."""
+        name = f"{self.process}-{reader}"
+        return self.does(f, process=name, client_id=name, **fields)
+
+    def puts(self, id_: int, **fields: Any) -> Operation:
+        """Put one, whose counter is its id."""
+        return self.does("put", **{"counter": id_, "first_id": id_, **fields})
+
+    def gets(self, reader: str, id_: int, **fields: Any) -> Operation:
+        """Give a subscriber one, behind all below its id."""
+        own = {"asked": id_ - 1, "first_id": id_, "items": [(id_, self.client_id, id_, 1)]}
+        return self.by(reader, "get", **{**own, **fields})
+
+    def told_gone(self, reader: str, id_: int, error: str) -> Operation:
+        """Tell a subscriber that what it would read next is gone."""
+        own = {"asked": id_ - 1, "first_id": id_, "last_id": id_, "items": None}
+        return self.by(reader, "get", outcome="fail", error=error, **own, node=None, term=None)
+
+    def hands(self, reader: str, id_: int, cursor: int, **fields: Any) -> Operation:
+        """Let a subscriber's library hand one over, with that cursor stored."""
+        own = {"outcome": "info", "phase": "steady", "first_id": id_, "last_id": id_}
+        return self.by(reader, "hand", **own, cursor=cursor, **fields)
+
+    def delays(self, counter: int, place: int, **fields: Any) -> Operation:
+        """Put one with a delay."""
+        own = {"topic": f"{self.topic}{LANE}", "counter": counter, "first_id": place}
+        return self.does("put", **{**own, "delay_ms": self.DELAY_MS, **fields})
+
+    def given(self, reader: str, id_: int, counter: int, **fields: Any) -> Operation:
+        """Give a subscriber one that was delayed, behind all below its id."""
+        item = (id_, self.client_id, counter, 1)
+        own = {"asked": id_ - 1, "first_id": id_, "delayed": [item]}
+        return self.by(reader, "get", **{**own, **fields})
+
+    def closes(self) -> None:
+        """Let everybody leave."""
+        for reader in self._readers:
+            self.by(reader, "unsub")
+
+
 # --- groups ---------------------------------------------------------------------------------------
 
 LEFT_MS: Final = 1_000  # of a lease: longer than what a newcomer does takes
@@ -636,6 +703,53 @@ class GroupWorker(Newcomer):
         take = self.takes(letters=[(id_, topic, self.group, self.reached)])
         self._scene.also("inconsistent_id", take, id_)
         return take
+
+
+@plant
+def stale_read_idle(scene: Scene, victim: Victim) -> int:
+    """A worker is told nothing of what was put, which it is given a moment later.
+
+    Before all other plants of groups: where one of them has something open, there may be no room.
+    """
+    owner = TopicOwner(scene, victim, floor_id=1)
+    said: dict[str, Any] = {"epoch": 1, "group": f"group-{victim.place}"}
+    owner.does("group", first_id=0, resumed=False, **said)
+    owner.puts(1)
+    owner.does("take", number=1, **said)
+    owner.does("take", number=2, token=1, leases=[[1, 1, 1]], left_ms=0, **said)
+    owner.does("take", number=3, acks=[[1, 1, 1]], **said)
+    owner.does("phase", outcome="info", phase="settled", group=said["group"])
+    return 1
+
+
+@plant
+def subscription_group_forgotten(scene: Scene, victim: Victim) -> None:
+    """Who asks for a group that stands is told that it is new."""
+    worker = GroupWorker(scene, victim)
+    worker.made(worker.reached, resumed=False, start=str(worker.reached + 1))
+
+
+@plant
+def subscription_group_denied(scene: Scene, victim: Victim) -> None:
+    """A worker of a group that stands is told that there is none."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(outcome="fail", error="not_subscribed", node=None, term=None)
+
+
+@plant
+def subscription_group_kept(scene: Scene, victim: Victim) -> None:
+    """A group that was ended is found."""
+    worker = GroupWorker(scene, victim)
+    worker.does("ungroup", epoch=1, group=worker.group)
+    worker.made(worker.reached)
+
+
+@plant
+def subscription_group_unsubscribed(scene: Scene, victim: Victim) -> None:
+    """A worker of a group that was ended is answered."""
+    worker = GroupWorker(scene, victim)
+    worker.does("ungroup", epoch=1, group=worker.group)
+    worker.takes()
 
 
 @plant
@@ -957,71 +1071,7 @@ def replica_divergence_state(scene: Scene, victim: Victim) -> int:
     return index
 
 
-# --- what needs a topic of its own ----------------------------------------------------------------
-
-
-class TopicOwner(Newcomer):
-    """A newcomer with a topic that nobody else has, and subscribers of its own.
-
-    It is the publisher. `floor_id`: up to it all disks have collected what stands there.
-    """
-
-    DELAY_MS = 1  # is over at once, as far as a record can tell: times are told in ms
-
-    def __init__(self, scene: Scene, victim: Victim, *readers: str, floor_id: int = 0) -> None:
-        super().__init__(scene, victim)
-        self.topic = scene.topics[victim.place] = f"own-{victim.place}"
-        self._like |= {"topic": self.topic}
-        self._readers = readers
-        self.at_ms = 10 * victim.n  # what answers say is a time: below that of any later plant's
-        for node in node_names():
-            ends = {"kind": "topic", "topic": self.topic, "last_id": LAST_ID}
-            scene.truth.append((node, ends | {"floor_id": floor_id}))
-        for reader in readers:
-            self.by(reader, "sub", first_id=0, resumed=False)
-
-    def by(self, reader: str, f: str, **fields: Any) -> Operation:
-        """Let a subscriber do something."""
-        name = f"{self.process}-{reader}"
-        return self.does(f, process=name, client_id=name, **fields)
-
-    def puts(self, id_: int, **fields: Any) -> Operation:
-        """Put one, whose counter is its id."""
-        return self.does("put", **{"counter": id_, "first_id": id_, **fields})
-
-    def gets(self, reader: str, id_: int, **fields: Any) -> Operation:
-        """Give a subscriber one, behind all below its id."""
-        own = {"asked": id_ - 1, "first_id": id_, "items": [(id_, self.client_id, id_, 1)]}
-        return self.by(reader, "get", **{**own, **fields})
-
-    def told_gone(self, reader: str, id_: int, error: str) -> Operation:
-        """Tell a subscriber that what it would read next is gone."""
-        own = {"asked": id_ - 1, "first_id": id_, "last_id": id_, "items": None}
-        return self.by(reader, "get", outcome="fail", error=error, **own, node=None, term=None)
-
-    def hands(self, reader: str, id_: int, cursor: int, **fields: Any) -> Operation:
-        """Let a subscriber's library hand one over, with that cursor stored."""
-        own = {"outcome": "info", "phase": "steady", "first_id": id_, "last_id": id_}
-        return self.by(reader, "hand", **own, cursor=cursor, **fields)
-
-    def delays(self, counter: int, place: int, **fields: Any) -> Operation:
-        """Put one with a delay."""
-        own = {"topic": f"{self.topic}{LANE}", "counter": counter, "first_id": place}
-        return self.does("put", **{**own, "delay_ms": self.DELAY_MS, **fields})
-
-    def given(self, reader: str, id_: int, counter: int, **fields: Any) -> Operation:
-        """Give a subscriber one that was delayed, behind all below its id."""
-        item = (id_, self.client_id, counter, 1)
-        own = {"asked": id_ - 1, "first_id": id_, "delayed": [item]}
-        return self.by(reader, "get", **{**own, **fields})
-
-    def closes(self) -> None:
-        """Let everybody leave."""
-        for reader in self._readers:
-            self.by(reader, "unsub")
-
-
-LAST_ID: Final = 9  # of a topic of a plant's own
+# --- delays, hand-overs, properties, purges: in topics of their own -------------------------------
 
 
 @plant
@@ -1151,6 +1201,20 @@ def lost_unhanded(scene: Scene, victim: Victim) -> int:
     owner.gets("s", 1, handed_apart=True)
     owner.gets("s", 2, handed_apart=True)
     owner.hands("s", 2, cursor=1)
+    owner.closes()
+    return 1
+
+
+@plant
+def gap_handed(scene: Scene, victim: Victim) -> int:
+    """An application is handed the second of two before the first."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.puts(2)
+    owner.gets("s", 1, handed_apart=True)
+    owner.gets("s", 2, handed_apart=True)
+    owner.hands("s", 2, cursor=0)
+    owner.hands("s", 1, cursor=0)
     owner.closes()
     return 1
 

@@ -38,11 +38,13 @@ def corrupt(run: Run) -> Iterable[Evidence]:
 
 
 def gap(run: Run) -> Iterable[Evidence]:
-    """Find answers that begin too high, or jump."""
+    """Find answers that begin too high, or jump, and what was handed over behind a higher id."""
     for subscription in run.standing.subscriptions.values():
         for get in subscription.answers:
             if get.brought:
                 yield from _gaps(run, subscription, get)
+    for whose, rows in run.handlings_of.items():
+        yield from _handed_behind(run, run.standing.of(*whose), rows)
 
 
 def _gaps(
@@ -108,6 +110,47 @@ def _may_be_new(subscription: RecordedSubscription, sub: RecordedOperation) -> b
         for other in subscription.subs
     )
     return has_left or not has_come
+
+
+def _handed_behind(
+    run: Run, subscription: RecordedSubscription, rows: list[RecordedHandling]
+) -> Iterator[Evidence]:
+    """Yield what an application was handed for the first time behind a higher id, in a session and
+    since its last release.
+    """
+    handed: dict[Session, list[RecordedHandling]] = defaultdict(list)
+    reached: dict[Session, int] = defaultdict(int)  # by what was handed since the last release
+    for row in sorted(rows, key=lambda row: (row.op_id, row.f != "release")):
+        session = row.process, row.session
+        if row.f == "release":
+            handed[session], reached[session] = [], 0
+        if row.f == "hand":
+            if row.ids.start < reached[session]:
+                yield from _behind(run, subscription, row, handed[session])
+            handed[session].append(row)
+            reached[session] = max(reached[session], row.last_id)
+
+
+def _behind(
+    run: Run,
+    subscription: RecordedSubscription,
+    row: RecordedHandling,
+    handed: list[RecordedHandling],
+) -> Iterator[Evidence]:
+    """Yield a row that names an id that none in `handed` names, below one that such a row names."""
+    earlier = [
+        one
+        for one in handed
+        if one.op_id < row.op_id and not subscription.may_have_moved(row.host, one.time, row.time)
+    ]
+    highest = max(earlier, key=lambda one: one.last_id, default=None)
+    if highest is None:
+        return
+    below = range(row.ids.start, min(row.ids.stop, highest.last_id))
+    late = (id_ for id_ in below if not any(id_ in one.ids for one in earlier))
+    if (id_ := next(late, None)) is not None:
+        fields = {"topic": row.topic, "client_id": row.client, "detail": "handed"}
+        yield run.row(highest, row, **fields, id=id_, other_id=highest.last_id)
 
 
 # --- reordered ------------------------------------------------------------------------------------

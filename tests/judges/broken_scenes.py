@@ -690,6 +690,19 @@ def given_twice(history: MadeHistory, rng: random.Random) -> None:
     scene.get("s", 1, 2, ("p", 2), ("p", 3))
 
 
+@breaks("handed-behind-a-higher-one", "gap", "what was fetched is handed over in order", "handed")
+def handed_behind_a_higher_one(history: MadeHistory, rng: random.Random) -> None:
+    scene = opening(history, rng)
+    scene.sub("s", 0)
+    scene.put("p", 1, 1, count=3)
+    invoke = scene.begin_get("s", 0)
+    scene.brought(invoke, 1, ("p", 1), ("p", 2), ("p", 3), handed_apart=True)
+    last = rng.randint(2, 3)
+    for first in (last, 1):
+        ids = {"first_id": scene.id(first), "last_id": scene.id(max(first, last - 1))}
+        scene.single("s", "hand", cursor=scene.id(0), **ids)
+
+
 @breaks("handed-twice", "duplicate_delivered", "no id is handed over twice without a release")
 def handed_twice(history: MadeHistory, rng: random.Random) -> None:
     scene = opening(history, rng)
