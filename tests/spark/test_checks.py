@@ -13,6 +13,10 @@ from tests.spark.all_cases import CASES, SMALL
 from tests.spark.conftest import Find, Found
 from tests.spark.histories import RunRecorder
 
+# All of it is one job of a minute and a half of processor time, with a quarter of the histories as
+# with all: Spark's time goes into plans. The twins judge the same ones in tests/twins/test_small.py.
+pytestmark = pytest.mark.slow
+
 SEED, COUNT = 1, 24
 CHECKS_MIN = 8  # that find something in these: else little is compared
 
