@@ -44,6 +44,7 @@ def _results(root: Path) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in rows if row["name"] != BASELINE}
 
 
+@pytest.mark.slow  # a dozen processes
 def test_each_mutant_meets_its_end_and_survivors_are_told(tmp_path: Path) -> None:
     root = fake_project.make(tmp_path)
 
@@ -66,6 +67,7 @@ def test_each_mutant_meets_its_end_and_survivors_are_told(tmp_path: Path) -> Non
     assert (root / "product.py").read_text() == fake_project.PRODUCT
 
 
+@pytest.mark.slow  # a dozen processes
 def test_all_noticed_is_exit_code_0_and_an_equivalent_is_not_run(tmp_path: Path) -> None:
     root = fake_project.make(tmp_path, equivalents="spare")
 

@@ -14,7 +14,7 @@ from tests.spark.conftest import Find, Found
 from tests.spark.histories import RunRecorder
 
 # All of it is one job of a minute and a half of processor time, with a quarter of the histories as
-# with all: Spark's time goes into plans. The twins judge the same ones in tests/twins/test_small.py.
+# with all: Spark's time goes into plans. The twins judge the same in tests/twins/test_small.py.
 pytestmark = pytest.mark.slow
 
 SEED, COUNT = 1, 24
