@@ -46,7 +46,7 @@ from cluster.wire.messages import (
 )
 
 SEND_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024  # 4 largest frames: above that a peer is behind
-ACCEPTS_PER_EVENT_MAX: Final = 16  # bounds a turn under a flood of connections
+ACCEPTS_PER_EVENT_MAX: Final = 2  # each begins TLS; see serve/client_port.py
 STRANGERS_MAX: Final = 16  # inbound connections that have not said Hello; the oldest gives way
 ACCEPT_PAUSE_MS: Final = 100  # out of descriptors: look again later instead of spinning
 DIAL_MS_MAX: Final = 1_000  # look-up and connect: a lost SYN is dialed anew as fast as sent anew
