@@ -361,6 +361,14 @@ def test_strangers_are_bounded_and_do_not_keep_a_member_out(world: PeerWorld) ->
     assert sum(map(is_closed, raws)) >= 2 * peers.STRANGERS_MAX
 
 
+def test_strangers_take_a_bounded_part_of_a_turn(world: PeerWorld) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raws = [world.dial(b) for _ in range(3 * peers.ACCEPTS_PER_EVENT_MAX)]
+    while (before := len(b.port._connections)) < len(raws):
+        b.poll()
+        assert len(b.port._connections) - before <= peers.ACCEPTS_PER_EVENT_MAX
+
+
 def test_new_connection_replaces_a_silent_one_and_its_unread_messages(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     old = world.greet(b, a_says())
