@@ -66,6 +66,9 @@ LOST_SYNCS_PERIOD_S: Final = 5.0
 HOLES_SHARE: Final = 0.15  # of all seeds have clients that go on behind a sync that fails
 HOLES_PERIOD_S: Final = 3.0
 
+CACHES_SHARE: Final = 0.12  # of all seeds have disks of a majority that fail together
+CACHES_PERIOD_S: Final = 3.0
+
 SHORT_STEPS_SHARE: Final = 0.5  # of the seeds that read disks back do so in steps of few rows
 
 
@@ -118,6 +121,26 @@ def holes(rng: Random, clients: Sequence[str], duration_s: float) -> Iterator[Ac
         yield Action(gone_s, "client_power_loss", {**client, "keep": "lost"})
         yield Action(gone_s + 0.2, "client_restart", client)
         at_s += HOLES_PERIOD_S
+
+
+def failing_majorities(rng: Random, members: Sequence[str], duration_s: float) -> Iterator[Action]:
+    """Let a sync of a majority's journals fail; the next processes go on, until the power goes.
+
+    What the failed syncs were to write is in the caches alone: whoever takes it for durable there
+    may commit on it.
+    """
+    if rng.random() >= CACHES_SHARE:
+        return
+    at_s = rng.uniform(1.0, CACHES_PERIOD_S)
+    while at_s < duration_s - CACHES_PERIOD_S:
+        back_s = at_s + rng.uniform(0.3, 0.8)
+        gone_s = back_s + rng.uniform(0.1, 0.6)
+        for node in rng.sample(members, len(members) // 2 + 1):
+            yield Action(at_s, "fsync_error", {"node": node, "count": rng.randint(1, 2)})
+            yield Action(gone_s, "power_loss", {"node": node, "keep": "lost"})
+        yield Action(back_s, "restart_all", {})
+        yield Action(gone_s + rng.uniform(0.3, 1.0), "restart_all", {})
+        at_s += CACHES_PERIOD_S
 
 
 def workshop(

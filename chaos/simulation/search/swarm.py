@@ -697,7 +697,8 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     own = _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
     lost = scenes.lost_syncs(draw("lost syncs").rng, clients, empty.duration_s)
     holes = scenes.holes(draw("holes").rng, clients, empty.duration_s)
-    rest = [*deaths, *own, *lost, *holes]
+    caches = scenes.failing_majorities(draw("caches").rng, empty.members, empty.duration_s)
+    rest = [*deaths, *own, *lost, *holes, *caches]
     schedule = tuple(sorted((*schedule, *rest), key=lambda action: action.at_s))
     schedule = _staged(draw, load["roles"], schedule, knobs, empty.duration_s)
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
