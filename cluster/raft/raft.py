@@ -2,7 +2,7 @@
 
 What lives here: the loop's rules 8 to 13 of docs/raft.md, pre-vote, and what a step does in which
 order. What must not: pysyncobj's private names (core.py), what entries mean (store.py), which
-messages may be believed (transport.py), windows (sending.py), and the order of a turn (member.py).
+messages may be believed, windows (transport.py), and the order of a turn (member.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from cluster.raft.core import Core
 from cluster.raft.log import Log
 from cluster.raft.reads import Reads
 from cluster.raft.ready import NEVER_S, NOTHING, Ready, SoftState, Storage, Timing
-from cluster.raft.sending import Sender
-from cluster.raft.transport import NO_TERM, Guard
+from cluster.raft.transport import NO_TERM, Guard, Sender
 from cluster.wire.messages import (
     Barrier,
     BarrierAck,

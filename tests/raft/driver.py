@@ -24,7 +24,7 @@ from cluster.log import journal as journal_module
 from cluster.log.entries import FIRST_INDEX, NO_OP, REGULAR, Entry, payload_of
 from cluster.log.journal import Journal
 from cluster.members.handshake import objection
-from cluster.raft import sending
+from cluster.raft import transport
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready, Timing
 from cluster.wire import messages as wire
@@ -44,7 +44,7 @@ TURNS_MAX: Final = 200  # until all is quiet: more is a loop
 LIMITS: Final[dict[str, tuple[Any, str]]] = {
     "slice-entries": (journal_module, "SLICE_ENTRIES_MAX"),
     "slice-bytes": (journal_module, "SLICE_BYTES_MAX"),
-    "window-bytes": (sending, "IN_FLIGHT_BYTES_MAX"),
+    "window-bytes": (transport, "IN_FLIGHT_BYTES_MAX"),
 }
 
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 from chaos.simulation.bugs.registry import Patches, bug
 from chaos.workloads import payload
 from cluster.raft.raft import Raft
-from cluster.raft.sending import Window
-from cluster.raft.transport import Guard
+from cluster.raft.transport import Guard, Window
 from cluster.serve import frontend
 from cluster.serve.broker import _OPERATIONS, Answer, Broker, Waiting
 from cluster.serve.frontend import Frontend

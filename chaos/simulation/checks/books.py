@@ -21,7 +21,7 @@ from cluster.log.journal import CACHE_ENTRY_BYTES
 from cluster.members.catchup import RETRY_S, SnapshotFetch
 from cluster.node.member import Member
 from cluster.node.replica import Replica
-from cluster.raft import sending
+from cluster.raft import transport
 from cluster.serve import broker, intake, leases, relays
 from cluster.serve.client_port import ClientPort, PortState
 from cluster.store import publications
@@ -253,7 +253,7 @@ class Books:
             most["bytes in the rows' cache"] = rows._cache_bytes, publications.ROWS_CACHED_BYTES_MAX
         for name, window in member.raft._sender.windows.items():
             before_last = window.bytes - (window.flying[-1][1] if window.flying else 0)
-            most[f"bytes in flight to {name}"] = before_last, sending.IN_FLIGHT_BYTES_MAX
+            most[f"bytes in flight to {name}"] = before_last, transport.IN_FLIGHT_BYTES_MAX
         for what, (found, limit) in most.items():
             if found > limit:
                 yield "limit", f"{found} {what}, {limit:.0f} may be"

@@ -20,7 +20,7 @@ from unittest.mock import patch
 from cluster.log import journal
 from cluster.members import catchup
 from cluster.node import member, reaper, scrub
-from cluster.raft import sending
+from cluster.raft import transport
 from cluster.serve import broker, intake, leases
 from cluster.store import (
     audit,
@@ -50,7 +50,7 @@ CONSTANTS: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]
     "slice_entries_max": ((journal,), "SLICE_ENTRIES_MAX", (2, 3, 8)),
     "slice_bytes_max": ((journal,), "SLICE_BYTES_MAX", (100, 2_000)),
     "journal_buffer_bytes_max": ((journal,), "BUFFER_BYTES_MAX", (100, 2_000)),
-    "in_flight_bytes_max": ((sending,), "IN_FLIGHT_BYTES_MAX", (200, 3_000, 30_000)),
+    "in_flight_bytes_max": ((transport,), "IN_FLIGHT_BYTES_MAX", (200, 3_000, 30_000)),
     "collect_bytes_max": ((publications,), "COLLECT_BYTES_MAX", (1, 500)),
     "rows_cached_bytes_max": ((publications,), "ROWS_CACHED_BYTES_MAX", (1, 500, 5_000)),
     "rows_cached_max": ((publications,), "ROWS_CACHED_MAX", (1, 2, 5)),

@@ -27,7 +27,6 @@ import cluster.node.member
 import cluster.node.upkeep
 import cluster.raft.log
 import cluster.raft.raft
-import cluster.raft.sending
 import cluster.raft.transport
 import cluster.serve.broker
 import cluster.serve.client_port
@@ -84,7 +83,6 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.store.rows,
     cluster.raft.log,
     cluster.raft.raft,
-    cluster.raft.sending,
     cluster.serve.relays,
     cluster.node.joining,
     cluster.node.linked,

@@ -10,10 +10,10 @@ import pytest
 
 from cluster.log.entries import REGULAR
 from cluster.log.journal import Journal
-from cluster.raft import sending
+from cluster.raft import transport
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Timing
-from cluster.raft.sending import IN_FLIGHT_BYTES_MAX
+from cluster.raft.transport import IN_FLIGHT_BYTES_MAX
 from cluster.wire.messages import AppendEntries, PreVoteGranted
 from tests.simulation.bench import Stage
 
@@ -36,7 +36,7 @@ def test_a_follower_that_is_behind_is_fed_at_the_pace_of_its_answers(
     make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = make_stage()
-    monkeypatch.setattr(sending, "IN_FLIGHT_BYTES_MAX", 200)
+    monkeypatch.setattr(transport, "IN_FLIGHT_BYTES_MAX", 200)
     stage.world.clog("a", "c", 1.0)
     window = stage.raft("a")._sender.windows["c"]
     most = 0

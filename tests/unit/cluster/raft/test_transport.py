@@ -10,7 +10,7 @@ import pytest
 from cluster.log.journal import Journal
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready, Timing
-from cluster.raft.sending import IN_FLIGHT_BYTES_MAX, Window
+from cluster.raft.transport import IN_FLIGHT_BYTES_MAX, Window
 from cluster.wire.messages import AppendEntries, NextIndex, PreVoteGranted, SnapshotOffer, Vote
 
 NOW = 1000.0
