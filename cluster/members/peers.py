@@ -252,6 +252,7 @@ class PeerPort:
         self._scratch = memoryview(bytearray(READ_BYTES_MAX // 4))
         self._deadline = now
         self._accept_at = float("inf")
+        self._accepted_all = False  # that a turn may
         self.dropped: Counter[str] = Counter()  # messages not sent, by peer
         family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
         self._listener = socket.create_server(listen, family=family)
@@ -444,6 +445,21 @@ class PeerPort:
         if readable and connection.state in (LinkState.GREETING, LinkState.LIVE):
             self._read(connection)
 
+    def turned(self, rests_until: float) -> None:
+        """Take no new connection until then, if this turn took as many as it may.
+
+        There may be more without an end, and each costs a handshake of TLS: in turns without a
+        pause they would have all of this node's time.
+        """
+        if self._accepted_all:
+            self._accepted_all = False
+            self._accept_again(rests_until)
+
+    def _accept_again(self, at: float) -> None:
+        self._watch(self._listener.fileno(), False, False)
+        self._accept_at = at
+        self._wake(at)
+
     def tick(self, now: float) -> None:
         """Do what is due: dials, time-outs, keepalives. Cheap while nothing is."""
         if now < self._deadline:
@@ -523,13 +539,12 @@ class PeerPort:
                 return
             except OSError as error:  # out of descriptors or memory
                 self._report("listener", HandshakeRefused("listener", str(error)))
-                self._watch(self._listener.fileno(), False, False)
-                self._accept_at = self._clock() + ACCEPT_PAUSE_MS / 1000
-                self._wake(self._accept_at)
+                self._accept_again(self._clock() + ACCEPT_PAUSE_MS / 1000)
                 return
             raw.setblocking(False)
             self._make_room_for_stranger()
             self._begin_handshake(self._adopt(raw, address, None, 0.0))
+        self._accepted_all = True
 
     def _make_room_for_stranger(self) -> None:
         inbound = (each for each in self._connections.values() if each.dial is None)

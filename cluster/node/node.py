@@ -48,6 +48,7 @@ from cluster.serve.client_port import ClientPort, PortLimits
 from cluster.serve.frontend import ClientRoutes
 from cluster.serve.meters import FSYNC_S, Histogram
 from cluster.serve.quotas import Quotas
+from cluster.serve.shares import rest_s
 from cluster.settings import config, logs
 from cluster.settings.config import ConfigError, NodeConfig, split_address
 from cluster.store import tables
@@ -430,6 +431,7 @@ class Node:
             self._health.touch(now)
         ended = time.monotonic()
         clients.turned(ended - now, ended)
+        self._peers.turned(ended + rest_s(ended - now))
         self._meters.turned(now, answered, ended)
         if self._observer is not None:
             self._observer.tick(now)

@@ -33,9 +33,10 @@ LARGE_READ_BYTES_MAX: Final = 256 * 1024  # a read in the middle of a large mess
 READS_PER_TURN_MAX: Final = 2  # of a connection: who sends much must not keep the others waiting
 READ_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024  # of all connections: some ms of copying
 STEP_REQUESTS: Final = 4  # of a connection, then it is another one's turn
-# Some 60 microseconds each. A PUT passes several turns of three nodes: 5,000 connections at once
-# held one up for 170 ms with 32 of them a turn.
-ACCEPTS_PER_EVENT_MAX: Final = 4
+# Some 60 microseconds each, and 0.2 ms where a handshake has the curve multiplied. A PUT passes
+# several turns of three nodes: 5,000 connections at once held one up for 170 ms with 32 of them a
+# turn, and for 100 ms with 4 of them in turns without a pause. So strangers rest as others do.
+STRANGERS_PER_TURN_MAX: Final = 4  # of these are accepted, and as many are heard
 ACCEPT_PAUSE_S: Final = 0.1  # out of descriptors: look again later instead of spinning
 BACKLOG: Final = 1024  # connections that the system keeps for us between two turns
 GATHER_REPLIES_MAX: Final = 64  # buffers in one sendmsg; far below IOV_MAX (1024)
@@ -47,10 +48,9 @@ UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 
 ROUTE_BYTES: Final = 8  # the connection's number
 NOBODY: Final = (b"", b"")  # the identity of who has none
+STRANGERS: Final = ""  # the payer of who is not in yet: all of them have one share
 CHECK_PERIOD_S: Final = 0.25  # how late a deadline may be noticed
 HANDSHAKE_S_MAX: Final = 5.0  # from accepted to READY: some round trips and a busy client
-# Each may cost the curve 0.2 ms: strangers must not take a turn's time from those who are in.
-HANDSHAKES_PER_TURN_MAX: Final = 4
 PING_AFTER_S: Final = 10.0  # of silence; a living ZMTP 3.1 client answers
 SILENCE_S_MAX: Final = 30.0  # then the client has vanished, however it did
 CLAIM_S: Final = 2.0  # a connection whose identity comes again has this long to answer a PING
@@ -154,6 +154,7 @@ class ClientPort:
         self._routes: dict[bytes, ClientConnection] = {}
         self._identities: dict[tuple[bytes, bytes], ClientConnection] = {}
         self._strangers: dict[ClientConnection, None] = {}  # not READY yet, the oldest first
+        self._knocking: dict[ClientConnection, None] = {}  # of these, who is to be heard, in order
         self._readable: dict[ClientConnection, None] = {}
         self._held: dict[ClientConnection, None] = {}  # to be read when their payers' rests end
         self._rests = Rests[str]()
@@ -173,7 +174,8 @@ class ClientPort:
             listen, family=family, backlog=BACKLOG, dualstack_ipv6=ipv6
         )
         self._listener.setblocking(False)
-        watch(self._listener.fileno(), True, False)
+        self._is_listening = False
+        self._watch_listener()
 
     @property
     def address(self) -> Address:
@@ -214,6 +216,7 @@ class ClientPort:
         `READ_BYTES_PER_TURN_MAX` at most.
         """
         taken: list[tuple[bytes, list[bytes]]] = []
+        self._hear_strangers()
         if not self._readable:
             return taken
         left = [limit, READ_BYTES_PER_TURN_MAX]  # events, bytes
@@ -233,7 +236,6 @@ class ClientPort:
                     rooms[payer] -= (
                         sum(weight(frames) for _, frames in own) if is_contended else len(own)
                     )
-                # Strangers pay for nothing yet: one that asks at once must not hold up the others.
                 if payer and is_contended and min(rooms[payer], client.share) <= 0:
                     self._rests.spent(payer)
                 if left[0] <= 0 or left[1] <= 0:
@@ -247,13 +249,27 @@ class ClientPort:
         if self._rests.begin(turn_s, now):
             for client in [each for each in self._readable if each.payer in self._rests]:
                 self._hold(client)
+            self._watch_listener()
 
     def next_deadline(self) -> float:
         """Return when a rest ends; infinity: nobody rests."""
         return self._rests.next_end
 
+    def _hear_strangers(self) -> None:
+        """Have the next strangers read in this turn, unless they rest; the others wait."""
+        if STRANGERS in self._rests:
+            return
+        for client in list(islice(self._knocking, STRANGERS_PER_TURN_MAX)):
+            del self._knocking[client]
+            self._readable[client] = None
+        if self._knocking:
+            self._rests.spent(STRANGERS)
+
     def _note_readable(self, client: ClientConnection) -> None:
-        if client.payer in self._rests:
+        if client.state is PortState.GREETING:
+            self._knocking[client] = None
+            self._rewatch(client)
+        elif client.payer in self._rests:
             self._hold(client)
         else:
             self._readable[client] = None
@@ -267,6 +283,7 @@ class ClientPort:
     def _end_rests(self, now: float) -> None:
         if not self._rests.end(now):
             return
+        self._watch_listener()
         for client in [each for each in self._held if each.payer not in self._rests]:
             del self._held[client]
             self._readable[client] = None
@@ -276,13 +293,8 @@ class ClientPort:
     def _rings(self, limit: int) -> dict[str, deque[ClientConnection]]:
         """Return who is read in this turn, by payer."""
         share = self._connection_shares.share(self._clock(), limit)
-        strangers = HANDSHAKES_PER_TURN_MAX
         rings: dict[str, deque[ClientConnection]] = {}
         for client in self._readable:
-            if client.state is PortState.GREETING:
-                if not strangers:
-                    continue
-                strangers -= 1
             client.reads, client.share = 0, share
             rings.setdefault(client.payer, deque()).append(client)
         return rings
@@ -290,7 +302,7 @@ class ClientPort:
     @property
     def has_more(self) -> bool:
         """True when `receive` has something to return at once."""
-        return bool(self._readable)
+        return bool(self._readable) or (bool(self._knocking) and STRANGERS not in self._rests)
 
     def send(self, replies: Replies) -> None:
         """Send replies; one to a client that is gone is dropped."""
@@ -353,9 +365,9 @@ class ClientPort:
         self._checked_at = now
         if now >= self._accept_at:
             self._accept_at = float("inf")
-            self._watch(self._listener.fileno(), True, False)
+            self._watch_listener()
         for client in list(self._clients.values()):
-            if client in self._readable or client in self._held:
+            if self._is_waiting(client):
                 continue  # this node may be the one who was paused: first hear what was said
             if client.state in (PortState.GREETING, PortState.CLAIMING):
                 self._check_opening(client, now)
@@ -384,24 +396,36 @@ class ClientPort:
             if client.state is not PortState.CLOSED:
                 self._close(client, "")
 
+    def _is_waiting(self, client: ClientConnection) -> bool:
+        """Return whether a connection has said something that this node has not looked at yet."""
+        return client in self._readable or client in self._held or client in self._knocking
+
     # --- accepting ----------------------------------------------------------------------------
 
+    def _watch_listener(self) -> None:
+        """Look for new connections, but while there is no descriptor for them or strangers rest."""
+        wishes = self._accept_at == float("inf") and STRANGERS not in self._rests
+        if wishes != self._is_listening:
+            self._is_listening = wishes
+            self._watch(self._listener.fileno(), wishes, False)
+
     def _accept(self) -> None:
-        for _ in range(ACCEPTS_PER_EVENT_MAX):
+        for _ in range(STRANGERS_PER_TURN_MAX):
             try:
                 raw, address = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:  # out of descriptors or memory
                 self._note(f"can't accept: {error.strerror}")
-                self._watch(self._listener.fileno(), False, False)
                 self._accept_at = self._clock() + ACCEPT_PAUSE_S
+                self._watch_listener()
                 return
             if len(self._clients) >= self._limits.connections_max and not self._make_room():
                 self._note(f"there are {len(self._clients)} connections: limits.connections_max")
                 raw.close()
                 continue
             self._adopt(raw, address)
+        self._rests.spent(STRANGERS)  # there may be more
 
     def _make_room(self) -> bool:
         """Close the connection that has been a stranger for longest; False if there is none."""
@@ -676,7 +700,10 @@ class ClientPort:
 
     def _rewatch(self, client: ClientConnection) -> None:
         may_read = (
-            self._may_take(client) and client not in self._wanting and client not in self._held
+            self._may_take(client)
+            and client not in self._wanting
+            and client not in self._held
+            and client not in self._knocking
         )
         wishes = may_read, bool(client.outbox)
         if wishes != client.watched:
@@ -692,7 +719,7 @@ class ClientPort:
             self._close(client, f"no READY in {HANDSHAKE_S_MAX:.0f} s")
             return
         other = self._identities[client.identity]
-        if other in self._readable or other in self._held:
+        if self._is_waiting(other):
             return
         if other.watched[0]:
             self._close(other, "did not answer when its identity came again")  # admits `client`
@@ -755,8 +782,8 @@ class ClientPort:
             if not self._payers[client.payer]:
                 del self._payers[client.payer]
         self._strangers.pop(client, None)
-        self._readable.pop(client, None)
-        self._held.pop(client, None)
+        for waiting in (self._knocking, self._readable, self._held):
+            waiting.pop(client, None)
         self._return_share(client)
         other = self._identities.get(client.identity)
         if before is PortState.CLAIMING and other is not None:

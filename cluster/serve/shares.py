@@ -36,6 +36,11 @@ REST_S_MAX: Final = 0.1  # a turn may have been long for another reason
 Who = TypeVar("Who", bound=Hashable)
 
 
+def rest_s(turn_s: float) -> float:
+    """Return how long one rests behind a turn of `turn_s` in which he had all of his share."""
+    return min(REST_S_MAX, REST_TURNS * turn_s)
+
+
 def weight(frames: Sequence[bytes]) -> int:
     """Return as how many small requests one counts."""
     fields = frames[0].count(b":", 0, HEADER_BYTES_MAX) if frames else 0
@@ -86,7 +91,7 @@ class Rests(Generic[Who]):
         """Let those rest who had all of their share of a turn that took `turn_s`; False: nobody."""
         if not self._spent:
             return False
-        self.rest_s = min(REST_S_MAX, REST_TURNS * turn_s)
+        self.rest_s = rest_s(turn_s)
         self._until.update(dict.fromkeys(self._spent, now + self.rest_s))
         self._spent.clear()
         self.next_end = min(self._until.values())

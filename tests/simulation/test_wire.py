@@ -230,8 +230,28 @@ def test_clients_speak_zmtp_with_the_products_port_and_get_their_replies() -> No
         assert asked == answered == [("a", way)]
         assert len(came) == 1
         assert '"r1"' in came[0]
-        lost: list[str] = []
-        world.lost_ways.append(lost.append)
+        lost: list[tuple[str, bool]] = []
+        world.lost_ways.append(lambda way, vanished: lost.append((way, vanished)))
         world.kill("a")
         world.run_until(5.0)
-        assert lost == [way], "the client hears that its connection broke"
+        assert lost == [(way, False)], "the client hears that its connection broke"
+
+
+def test_a_client_hears_late_of_a_machine_that_was_off_and_that_is_no_news_then() -> None:
+    plan = short_plan()
+    with World(replace(plan, schedule=())) as world:
+        world.run_until(2.0)
+        way = "client-9/1.1"
+        world.clients[way] = lambda node, frames: None
+        status = b'{"type": "STATUS", "request_id": "r1", "version": 1, "body": {}}'
+        world.request(way, "a", [status])
+        world.run_until(4.0)
+        lost: list[tuple[str, bool]] = []
+        world.lost_ways.append(lambda way, vanished: lost.append((way, vanished)))
+        world.power_loss("a")
+        world.restart_all()
+        world.run_until(6.0)
+        assert lost == []
+        world.request(way, "a", [status])
+        world.run_until(8.0)
+        assert lost == [(way, True)]

@@ -62,8 +62,9 @@ class Calm:
             if self._is_disturbed():
                 self.disturbed_s = self._world.now
 
-    def _lost(self, route: str) -> None:
-        if self.is_calm():
+    def _lost(self, route: str, vanished: bool) -> None:
+        # Who has nothing to say to a node may hear only now that its machine was off long ago.
+        if self.is_calm() and not vanished:
             self._fail(f"the connection {route} of a client was closed")
 
     def _is_disturbed(self) -> bool:

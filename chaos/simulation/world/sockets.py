@@ -93,7 +93,7 @@ class Sockets:
         elif kind == "ended":
             self._node_ended(fields["node"], fields["how"])
 
-    def _broke(self, route: str) -> None:
+    def _broke(self, route: str, vanished: bool) -> None:
         for (name, node), known in list(self._routes.items()):
             if known == route:
                 self._callers[name].lost(node)

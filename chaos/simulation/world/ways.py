@@ -22,14 +22,15 @@ _GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20
 class Ways:
     """All clients' connections to nodes.
 
-    `replied(way, node, frames)` and `lost(way)` are told what comes and what ends.
+    `replied(way, node, frames)` and `lost(way, vanished)` are told what comes and what ends;
+    `vanished`: the node's end had gone before, and nobody had said so.
     """
 
     def __init__(
         self,
         wire: Wire,
         replied: Callable[[str, str, list[bytes]], None],
-        lost: Callable[[str], None],
+        lost: Callable[[str, bool], None],
     ) -> None:
         self.wire, self.replied, self.lost = wire, replied, lost
         self._ways: dict[str, Way] = {}
@@ -47,10 +48,10 @@ class Ways:
         if way is not None:
             way.close()
 
-    def ended(self, name: str) -> None:
+    def ended(self, name: str, vanished: bool) -> None:
         """Note that a way has ended by itself."""
         if self._ways.pop(name, None) is not None:
-            self.lost(name)
+            self.lost(name, vanished)
 
 
 class Way:
@@ -103,7 +104,8 @@ class Way:
 
     def _end(self) -> None:
         self.close()
-        self._ways.ended(self._name)
+        other = self._socket.other
+        self._ways.ended(self._name, other is not None and other.has_vanished)
 
     def _flush(self) -> None:
         taken = self._socket.take(self._outbox)

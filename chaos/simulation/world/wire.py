@@ -39,6 +39,7 @@ from cluster.members.membership import Roll
 from cluster.members.peers import BULK, Disconnected, Event, PeerPort, Peers
 from cluster.serve import client_port, zmtp
 from cluster.serve.client_port import ClientConnection, ClientPort, PortLimits, Replies
+from cluster.serve.shares import rest_s
 from cluster.wire.messages import Hello, Message, SnapshotRefused
 from flotilla_client.protocol import MESSAGE_BYTES_MAX
 
@@ -397,6 +398,11 @@ class WirePort:
         self.clients.send(replies)
         return []
 
+    def end_turn(self, turn_s: float, ended: float) -> None:
+        """Do what the product's loop does behind a turn: let those rest who had their share."""
+        self.clients.turned(turn_s, ended)
+        self.port.turned(ended + rest_s(turn_s))
+
     def room_bytes(self, route: bytes) -> int:
         """Return how many bytes of replies may still be made for a client."""
         return self.clients.room_bytes(route)
@@ -407,7 +413,7 @@ class WirePort:
             return float("-inf")
         if any(self._ready(fd) != (False, False) for fd in self._wishes):
             return float("-inf")
-        return self.port.next_deadline()
+        return min(self.port.next_deadline(), self.clients.next_deadline())
 
     def machines(self) -> set[str]:
         """Return the machines of the peers that this side believes to be connected with."""
@@ -514,6 +520,7 @@ class SimSocket:
     def __init__(self, wire: Wire, machine: str, fd: int) -> None:
         self.machine, self.remote, self.fd = machine, "", fd
         self.has_failed = False
+        self.has_vanished = False  # its process ended, and its other end has not heard of it
         self.other: SimSocket | None = None
         self.way = ""
         self.on_change: Callable[[], None] | None = None
@@ -681,6 +688,7 @@ class SimSocket:
     def end_with_process(self, noticed: bool, resets: bool, ended_s: float) -> None:
         """End with the process that had it; not `noticed`: the machine says nothing any more."""
         self._is_closed = True
+        self.has_vanished = not noticed
         other = self.other
         if noticed and other is not None:
             if resets or self._received:

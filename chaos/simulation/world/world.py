@@ -120,7 +120,8 @@ class World:
         self._home = tempfile.TemporaryDirectory(dir=memory_directory())
         self.directory = Path(self._home.name)
         weather = Weather(self.knob("delay_ms"), self.knob("jitter_ms"))
-        self.lost_ways: list[Callable[[str], None]] = []  # hear of clients' sockets that broke
+        # Hear of clients' sockets that broke, and whether the node's end had vanished before.
+        self.lost_ways: list[Callable[[str, bool], None]] = []
         self.ways: Ways | None = None
         self.net = self._make_net(weather)
         self.nodes = {name: SimNode(self, name, self.directory / name) for name in plan.members}
@@ -150,9 +151,9 @@ class World:
         assert isinstance(self.net, SimNet), self.net
         return self.net
 
-    def _lost(self, route: str) -> None:
+    def _lost(self, route: str, vanished: bool) -> None:
         for hear in self.lost_ways:
-            hear(route)
+            hear(route, vanished)
 
     def _active(self) -> SimNode:
         assert self.active is not None

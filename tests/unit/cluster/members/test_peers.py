@@ -369,6 +369,25 @@ def test_strangers_take_a_bounded_part_of_a_turn(world: PeerWorld) -> None:
         assert len(b.port._connections) - before <= peers.ACCEPTS_PER_EVENT_MAX
 
 
+def test_strangers_rest_behind_a_turn_in_which_as_many_came_as_may(world: PeerWorld) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raws = [world.dial(b) for _ in range(2 * peers.ACCEPTS_PER_EVENT_MAX + 1)]
+    world.until(lambda: len(b.port._connections) == peers.ACCEPTS_PER_EVENT_MAX)
+    b.port.turned(world.clock() + 1.0)
+    for _ in range(3):
+        b.turn()
+    assert len(b.port._connections) == peers.ACCEPTS_PER_EVENT_MAX
+    assert b.port.next_deadline() <= world.clock() + 1.0
+    world.ahead_s += 1.0
+    world.until(lambda: len(b.port._connections) == 2 * peers.ACCEPTS_PER_EVENT_MAX)
+    world.until(lambda: len(b.port._connections) == len(raws))
+    b.port.turned(world.clock())
+    b.turn()
+    b.port.turned(world.clock() + 1.0)  # that turn took none
+    world.dial(b)
+    world.until(lambda: len(b.port._connections) == len(raws) + 1)
+
+
 def test_new_connection_replaces_a_silent_one_and_its_unread_messages(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     old = world.greet(b, a_says())

@@ -9,14 +9,14 @@ import zmq
 
 from cluster.keys.curve import KeyPair, Keyring
 from cluster.serve.client_port import (
-    ACCEPTS_PER_EVENT_MAX,
     HANDSHAKE_S_MAX,
-    HANDSHAKES_PER_TURN_MAX,
     PING_AFTER_S,
     SILENCE_S_MAX,
+    STRANGERS_PER_TURN_MAX,
     ClientPort,
     PortLimits,
 )
+from cluster.serve.shares import REST_S_MAX
 from cluster.serve.zmtp import MESSAGE_BYTES_MAX
 from flotilla_client.keys import z85
 from tests.unit.cluster.serve.test_client_port import PortWorld
@@ -24,6 +24,7 @@ from tests.unit.curve_client import GREETING, CurveClient, command, pair
 
 SERVER, OLD_SERVER, ORDERS, STOCK = pair(), pair(), pair(), pair()
 KEYRING = Keyring((SERVER, OLD_SERVER), {ORDERS.public: "orders", STOCK.public: "stock"})
+TURNS = 10  # in which nothing is to happen
 LIMITS = PortLimits(100, 4, 2 * MESSAGE_BYTES_MAX, 64 * 1024 * 1024)
 
 
@@ -157,10 +158,10 @@ def test_a_handshake_that_stops_anywhere_has_5_s_however_slowly_it_comes(world: 
 
 
 def test_strangers_take_a_bounded_part_of_a_turn(world: PortWorld) -> None:
-    raws = [world.dial() for _ in range(2 * HANDSHAKES_PER_TURN_MAX)]
+    raws = [world.dial() for _ in range(2 * STRANGERS_PER_TURN_MAX)]
     while (before := len(world.port)) < len(raws):
         world.turn()
-        assert len(world.port) - before <= ACCEPTS_PER_EVENT_MAX
+        assert len(world.port) - before <= STRANGERS_PER_TURN_MAX
     for raw in raws:
         raw.sendall(GREETING + command(CurveClient(pair(), SERVER.public).hello()))
 
@@ -170,11 +171,54 @@ def test_strangers_take_a_bounded_part_of_a_turn(world: PortWorld) -> None:
 
     while not (before := shaken()):
         world.turn()
-    assert before <= HANDSHAKES_PER_TURN_MAX
+    assert before <= STRANGERS_PER_TURN_MAX
     while shaken() < len(raws):
         before = shaken()
         world.turn()
-        assert shaken() - before <= HANDSHAKES_PER_TURN_MAX
+        assert shaken() - before <= STRANGERS_PER_TURN_MAX
+
+
+def test_strangers_rest_behind_a_turn_in_which_they_had_their_share(world: PortWorld) -> None:
+    port, count = world.port, 3 * STRANGERS_PER_TURN_MAX
+
+    def rest() -> None:
+        port.turned(1.0, world.clock())
+        assert world.clock() < port.next_deadline() <= world.clock() + REST_S_MAX
+        assert not port.has_more
+
+    raws = [world.dial() for _ in range(count)]
+    world.until(lambda: len(port) == STRANGERS_PER_TURN_MAX)
+    rest()
+    for _ in range(TURNS):
+        world.turn()
+    assert len(port) == STRANGERS_PER_TURN_MAX
+    world.ahead_s += REST_S_MAX
+    world.until(lambda: len(port) == count)
+    for raw in raws:
+        raw.sendall(GREETING)
+    world.until(lambda: len(port._knocking) == count - STRANGERS_PER_TURN_MAX)
+    assert port.has_more
+    waiting = list(port._knocking)
+    rest()
+    for _ in range(TURNS):
+        world.turn()
+    assert list(port._knocking) == waiting
+    assert not any(each.watched[0] for each in waiting)
+    world.ahead_s += REST_S_MAX
+    world.turn()
+    assert list(port._knocking) == waiting[STRANGERS_PER_TURN_MAX:]
+
+
+def test_who_is_in_is_heard_while_strangers_rest(world: PortWorld, context: Context) -> None:
+    client = dealer(world, context, ORDERS)
+    asked(world, client, [b"before"])
+    count = len(world.port) + STRANGERS_PER_TURN_MAX
+    for _ in range(STRANGERS_PER_TURN_MAX):
+        world.dial()
+    world.until(lambda: len(world.port) == count)
+    world.port.turned(1.0, world.clock())
+    asked(world, client, [b"meanwhile"])
+    assert world.clock() < world.port.next_deadline()
 
 
 def test_who_is_in_goes_when_its_key_or_the_servers_is_not_accepted_any_more(
