@@ -136,7 +136,8 @@ class ModelStore:
 
     def _given_at(self, client_id: str, topic: str) -> int:
         place, index = self._given.get((client_id, topic), (-1, 0))
-        has_left = self.reference.clients[client_id].has_left_since(topic, index)
+        client, applied_index = self.reference.clients[client_id], self.reference.applied_index
+        has_left = client.has_left_between(topic, index, applied_index)
         return -1 if has_left else place
 
     def reopened(self) -> None:

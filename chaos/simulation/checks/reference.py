@@ -182,9 +182,12 @@ class ReferenceClient:
     brought: set[str] = field(default_factory=set)
     ended: dict[str, list[int]] = field(default_factory=dict)
 
-    def has_left_since(self, topic: str, index: int) -> bool:
-        """Return whether its subscription has ended behind that entry, and perhaps come again."""
-        return any(at > index for at in self.ended.get(topic, ()))
+    def has_left_between(self, topic: str, first: int, last: int) -> bool:
+        """Return whether its subscription has ended behind the entry `first`, and up to `last`.
+
+        It may have come again. A node that is at `last` knows nothing of what ends later.
+        """
+        return any(first < at <= last for at in self.ended.get(topic, ()))
 
     def missed_at(self, index: int) -> dict[str, str]:
         """Return {pattern: topic} of the patterns that have missed one."""

@@ -752,7 +752,7 @@ class Replies:
         process = node.name, node.life, node.as_member.store, asked.client_id
         rounds = self._rounds.setdefault(process, {})
         for name, (_, index, _) in list(rounds.items()):
-            if client.has_left_since(name, index):
+            if client.has_left_between(name, index, high):
                 del rounds[name]
         before, _, before_at = rounds.get(topic, (0, 0, -1.0))
         self._servings += 1

@@ -122,6 +122,17 @@ def test_the_past_is_what_it_was_behind_each_entry() -> None:
     assert [*past.during(4, 7)] == [31, 70]
 
 
+def test_a_subscription_has_not_ended_for_a_node_that_is_not_there_yet() -> None:
+    reference = Reference(Limits())
+    reference.apply(2, [Register("me", True, None, "n")])
+    reference.apply(3, [Subscribe("me", 1, "t", 1)])
+    reference.apply(5, [Unsubscribe("me", 1, "t", 2)])
+    client = reference.clients["me"]
+    assert client.has_left_between("t", 3, 5)
+    assert not client.has_left_between("t", 3, 4)
+    assert not client.has_left_between("t", 5, 9)
+
+
 def test_a_mirror_has_what_the_journal_has_synced_and_no_more() -> None:
     disk = SimDisk(lambda: None)
     node: Any = SimpleNamespace(disk=disk, life=1)
