@@ -72,8 +72,7 @@ def _of_batches(times: DataFrame, tables: Tables) -> DataFrame:
     runs = batches.select(*TOPIC, "first", "last", F.col("first").alias("first_id"))
     pieces = only(intervals.split(runs), ids, (*TOPIC, "bucket"))
     return (
-        ids.join(pieces.distinct(), [*TOPIC, "bucket"])
-        .where(F.col("id").between(F.col("first"), F.col("last")))
+        intervals.inside(ids.drop("bucket"), "id", pieces.distinct(), TOPIC)
         .groupBy(*TOPIC, F.col("first_id").alias("id"))
         .agg(F.min("least").alias("least"), F.max("most").alias("most"))
         .where(F.col("least.at_ms") != F.col("most.at_ms"))
@@ -101,12 +100,8 @@ def _contents(told: DataFrame, runs: DataFrame) -> DataFrame:
         .select(*KEY, "topic", F.explode(F.arrays_zip("marked", each.alias("digest"))).alias("one"))
         .select(*KEY, "topic", F.col("one.marked").alias("id"), F.col("one.digest").alias("digest"))
     )
-    ids = marks.select(*ID, intervals.bucket_of(F.col("id")).alias("bucket")).distinct()
-    inside = F.col("id").between(F.col("first"), F.col("last"))
     given = (
-        intervals.split(runs)
-        .join(ids, [*TOPIC, "bucket"])
-        .where(inside)
+        intervals.inside(marks.select(*ID).distinct(), "id", intervals.split(runs), TOPIC)
         .select(*KEY, "topic", "id")
         .join(marks, [*KEY, "topic", "id"], "leftanti")
         .withColumn("digest", F.lit(""))

@@ -11,7 +11,7 @@ from analytics.tables.order import with_first_try
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import PRODUCER, TOPIC_BUCKET, only
 from analytics.tables.tables import Tables, seen_by
-from analytics.tables.times import runs_of, times_of
+from analytics.tables.times import TOPIC, runs_of, times_of
 
 SPOT = (*PRODUCER, "id", "counter")
 
@@ -46,8 +46,7 @@ def _behind_the_clock(tables: Tables) -> DataFrame:
         return times.select(*evidence())
     ids = settled(times.withColumn("bucket", intervals.bucket_of(F.col("id"))))
     placed = settled(
-        ids.join(only(tables.places, ids, TOPIC_BUCKET), list(TOPIC_BUCKET))
-        .where(F.col("id").between(F.col("first"), F.col("last")))
+        intervals.inside(ids.drop("bucket"), "id", only(tables.places, ids, TOPIC_BUCKET), TOPIC)
         .select(*PRODUCER, "id", (F.col("id") + F.col("shift")).alias("counter"), "least")
         .join(tables.late.select(*SPOT), list(SPOT), "leftanti")
     )

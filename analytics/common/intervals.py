@@ -20,11 +20,30 @@ from analytics.common.table_store import is_never_any, none_of
 # prove one. Large enough that a bucket's overhead does not show.
 BUCKET_BITS: Final = 13
 BUCKET_SIZE: Final = 1 << BUCKET_BITS
+# Positions a stretch. What is compared one by one is a stretch's positions with its runs: of
+# 8,192 positions and as many runs in a bucket that is half a million pairs at most, not 67 million.
+STRETCH_BITS: Final = 6
 
 
 def bucket_of(position: Column) -> Column:
     """Return the number of the bucket that a position (>= 0) is in."""
     return F.shiftright(position, BUCKET_BITS).cast("bigint")
+
+
+def inside(positions: DataFrame, name: str, pieces: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return each row of `positions` with each of the split `pieces` that its `name` is in.
+
+    `pieces` has `keys`, `first`, `last` and what is wanted of it beside these.
+    """
+    low, high = (F.shiftright(end, STRETCH_BITS) for end in ("first", "last"))
+    stretches = F.when(low == high, F.array(low)).otherwise(F.sequence(low, high))
+    stretched = pieces.select("*", F.explode(stretches).alias("stretch"))
+    numbered = positions.withColumn("stretch", F.shiftright(name, STRETCH_BITS))
+    return (
+        numbered.join(stretched, [*keys, "stretch"])
+        .where(F.col(name).between(F.col("first"), F.col("last")))
+        .drop("stretch")
+    )
 
 
 def split(runs: DataFrame) -> DataFrame:

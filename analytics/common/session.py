@@ -109,6 +109,8 @@ SHORT: Final[Mapping[str, str]] = {
     "spark.sql.subexpressionElimination.enabled": "false",
     "spark.sql.optimizer.disableHints": "true",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
+    # Of one partition each side is small: to hash one beats sorting both, row by row interpreted.
+    "spark.sql.join.forceApplyShuffledHashJoin": "true",
     "spark.sql.unionOutputPartitioning": "true",
     # It would put the join below the one partition.
     "spark.sql.optimizer.excludedRules": (

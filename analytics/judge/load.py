@@ -40,7 +40,7 @@ TALLIES: Final = "tallies"  # in the cache: of all events that are believed (tal
 BROKEN: Final = "broken"  # in the cache: operations that are left out; there if there are any
 LINES_ENDING: Final = ".jsonl"
 EXAMPLE_CHARACTERS_MAX: Final = 120
-LINE_BYTES: Final = 300  # of a history's line, about: a guess at their number before any is read
+LINE_BYTES: Final = 400  # of a history's line, about: a guess at their number before any is read
 ROW_BYTES: Final = 10  # of the same line in Parquet, about
 APPLICATION: Final = "application"  # `recorded_by` in run.json
 # Arrays of several types as texts, to see which of what is in them are numbers.

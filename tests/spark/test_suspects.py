@@ -88,3 +88,16 @@ def marks(spark: SparkSession, rows: list[tuple[str, int, int, int]]) -> str:
     split = intervals.split(frame).groupBy("topic", "bucket")
     (row,) = split.agg(suspects.marks().alias("marks")).collect()
     return json.dumps(row.marks.asDict())
+
+
+def test_position_stands_beside_each_run_that_holds_it(spark: SparkSession) -> None:
+    runs = [("a", 1, 1), ("a", 60, 200), ("a", 128, 128), ("a", 8_100, 8_300), ("b", 1, 500)]
+    pieces = intervals.split(spark.createDataFrame(runs, "topic STRING, first BIGINT, last BIGINT"))
+    held = (1, 2, 59, 60, 63, 64, 128, 200, 201, 8_191, 8_192, 8_300, 8_301)
+    positions = spark.createDataFrame([("a", id_) for id_ in held], "topic STRING, id BIGINT")
+    found = intervals.inside(positions, "id", pieces, ["topic"]).select("topic", "id", "first")
+    assert sorted(map(tuple, found.collect())) == [
+        *(("a", 1, 1), ("a", 60, 60), ("a", 63, 60), ("a", 64, 60), ("a", 128, 60)),
+        *(("a", 128, 128), ("a", 200, 60)),
+        *(("a", 8_191, 8_100), ("a", 8_192, 8_192), ("a", 8_300, 8_192)),
+    ]

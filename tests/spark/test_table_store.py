@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from analytics.common import session, table_store
 from analytics.common.table_store import InDriver, OnDisk, is_never_any
 from analytics.intake.cache import inputs_of, kept_intake, write_manifest
-from analytics.judge.load import LoadedFiles, is_short, load
+from analytics.judge.load import LINE_BYTES, LoadedFiles, is_short, load
 from analytics.tables.suspects import only, without
 from analytics.tables.tables import Tables
 from tests.spark.histories import RunRecorder, write
@@ -153,7 +153,7 @@ def test_history_looks_short_by_the_size_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "history").mkdir()
     (tmp_path / "history" / "p.jsonl").write_bytes(b" " * 1_000)
     assert is_short(tmp_path)
-    (tmp_path / "history" / "q.jsonl").write_bytes(b" " * 300 * session.LINES_SHORT_MAX)
+    (tmp_path / "history" / "q.jsonl").write_bytes(b" " * LINE_BYTES * session.LINES_SHORT_MAX)
     assert not is_short(tmp_path)
 
 
