@@ -97,7 +97,7 @@ class InDriver:
         place = self.cache / "evidence" / name
         remove_tree(place)
         kept = self.table(f"evidence/{name}", rows)
-        if not kept.isEmpty():
+        if not is_never_any(kept):  # a file of an overflow has rows
             kept.write.mode("overwrite").parquet(for_spark(place))
         return kept
 

@@ -47,12 +47,13 @@ def is_one_object(texts: Iterable[str]) -> Column:
 
     Beside what `from_json` says with `STRICTLY`.
     """
-    names = F.json_object_keys(VALUE)
+    # Not a column that is named twice: interpreted, it would be parsed twice.
+    names = F.array(F.json_object_keys(VALUE))
     # Neither a text nor null. A quote inside a text is escaped: there, this does not match.
     no_text = rf'"(?:{"|".join(texts)})"\s*:\s*(?!null\b)[^"\s]'
     return (
         F.is_valid_utf8(VALUE)
         & (F.json_array_length(F.concat(F.lit("["), VALUE, F.lit("]"))) == 1)
-        & (F.size(names) == F.size(F.array_distinct(names)))
+        & F.forall(names, lambda each: F.size(each) == F.size(F.array_distinct(each)))
         & ~F.col(VALUE).rlike(no_text)
     )

@@ -15,6 +15,7 @@ from analytics.common import session
 from analytics.common.progress import OnProgress, step, unheard
 from analytics.common.schema import EVIDENCE
 from analytics.common.storage import Place, place_of
+from analytics.common.table_store import is_never_any
 from analytics.common.verdict import (
     NAMELESS,
     WITNESS_COUNT_MAX,
@@ -172,6 +173,8 @@ def _is_nameless(history: History) -> bool:
 
 
 def _smallest(evidence: DataFrame) -> tuple[int, tuple[Witness, ...]]:
+    if is_never_any(evidence):  # mostly: then nothing is planned for it
+        return 0, ()
     order = [name for name, _ in EVIDENCE if name not in ("id", "operations")]
     rows = evidence.orderBy("id", *order, "operations").limit(WITNESS_COUNT_MAX).collect()
     if not rows:
