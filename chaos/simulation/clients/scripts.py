@@ -290,12 +290,11 @@ class ClientScript:
             yield from self._subscribe_all()
         yield from self._steady()
         yield from self._tried(self._empty_pipes)
-        yield from self._until_done(self._flush, meanwhile=self._catch_up)
+        yield from self._until_done(self._flush, meanwhile=self._make_room)
         self._course.flushed(self._name, self._process)
         while self._course.tombstones is None:
             yield IDLE_S  # whoever is slow keeps those from their end who wait for room
-            if self._role.gets:
-                yield from self._tried(self._catch_up)
+            yield from self._tried(self._make_room)
         yield from self._drain(self._course.tombstones)
         if self._role.works:
             yield from self._until_done(self._working.drain)
@@ -487,6 +486,12 @@ class ClientScript:
             yield IDLE_S
             return
         yield from self._get(topic)
+
+    def _make_room(self) -> Script:
+        """Take what is there for this client: a topic may be full of it, or of its groups'."""
+        yield from self._catch_up()
+        if self._role.works:
+            yield from self._working.drain()
 
     def _catch_up(self) -> Script:
         """Read every topic to its end, for now."""

@@ -188,3 +188,17 @@ def test_clients_that_are_forgotten_and_come_back_are_judged() -> None:
             if BUGS["forgotten-clients-stay-until-the-flush"].caught_by & found:
                 return
     pytest.fail(f"none of {[plan.seed for plan in forgetting[:SEEDS_MAX]]} has shown it")
+
+
+def test_a_topic_that_waits_for_a_groups_workers_is_emptied_at_the_end() -> None:
+    """Workers that were through with their part kept others from storing what they still had."""
+    made = {"puts": 1.0, "topics": ["x"], "size_bytes": 200, "batch_count": 5, "pause_s": 0.03}
+    worker = {"works": 1.0, "topics": ["x"], "pause_s": 1.0, "take_wait_ms": 100}
+    raises = {"node": "leader", "build": "this"}
+    schedule = [Action(at_s, "raise_level", raises) for at_s in (0.5, 1.0, 2.0)]
+    schedule += [Action(at_s, "let_users", {}) for at_s in (3.0, 4.0)]
+    load = {"deadline_ms": 1500, "roles": [made, made, worker]}
+    knobs = {"backlog_bytes_max": 3_000, "load": load}
+    result = run(Plan(1, 1, 3, 8.0, "safety", knobs, tuple(schedule)))
+    assert result.failures == ()
+    assert result.coverage["backlog_refused"]
