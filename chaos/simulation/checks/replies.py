@@ -471,10 +471,10 @@ class Replies:
                 return ""
         return f"it says {body}, the log {found}"
 
-    def _results_of(self, asked: Asked, high: int) -> list[Result]:
+    def _results_of(self, asked: Asked, high: int, keys_max: int | None = None) -> list[Result]:
         return [
             result
-            for key in asked.keys
+            for key in asked.keys[:keys_max]
             for index, result in self._results.get(key, ())
             if asked.low < index <= high
         ]
@@ -584,8 +584,10 @@ class Replies:
         if not given >= set(brought) or len(brought) != body["count"]:
             return f"it brings {brought}, of {given}"
         lost = [[first, first + count - 1] for first, count in body["lost"]]
-        if lost not in [said["lost"] for said in found] and (lost or found):
-            return f"it says that {lost} is lost, the log {found}"
+        # The first key alone: the entry that settles.
+        settled = [said["lost"] for code, said in self._results_of(asked, high, 1) if not code]
+        if lost not in settled and (lost or settled):
+            return f"it says that {lost} is lost, the log {settled}"
         if not brought:
             return ""
         ids = [id_ for _, id_, _ in brought]
@@ -1182,7 +1184,7 @@ def _keys_of(header: Mapping[str, Any], count: int, is_delayed: bool) -> Iterabl
     elif kind in CONTROLS:
         yield kind, client_id, epoch, topic, body.get("sequence")
     elif kind == TAKE:
-        yield kind, client_id, epoch, topic, body["group"], body.get("number")
+        yield from _keys_of_take(client_id, epoch, topic, body)
     elif kind == REQUEST_ID:
         yield kind, client_id, body.get("sequence"), body.get("nonce") or ""
     elif kind == ADMIN and "user" in body:
@@ -1205,6 +1207,25 @@ def _keys_of(header: Mapping[str, Any], count: int, is_delayed: bool) -> Iterabl
                 yield GET, client_id, epoch, name, last_id
 
 
+def _keys_of_take(
+    client_id: str, epoch: int | None, topic: str, body: Mapping[str, Any]
+) -> Iterable[Key]:
+    """Yield what a TAKE is known by: first as it settles, then as it may stand in the log again."""
+    settled = [body.get(name) or [] for name in ("acks", "naks", "extends")]
+    of_group = client_id, epoch, topic, body["group"], body.get("number")
+    yield _key_of_take(*of_group, settled)
+    if body.get("number") is None and any(settled):
+        yield _key_of_take(*of_group, [])
+
+
+def _key_of_take(
+    client_id: str, epoch: int | None, topic: str, group: str, number: int | None, settled: Any
+) -> Key:
+    """Return what a take is known by: its number, or by hand what it settles."""
+    said = orjson.dumps(settled if any(settled) else []) if number is None else b""
+    return TAKE, client_id, epoch, topic, group, number, said
+
+
 def _keys_in(operation: Operation) -> Iterable[Key]:
     """Return what an operation of the log is known by: as `_keys_of` its request."""
     match operation:
@@ -1218,7 +1239,8 @@ def _keys_in(operation: Operation) -> Iterable[Key]:
         case Seek():
             yield SEEK, *_of_control(operation)
         case Take(client_id, epoch, topic, group, number):
-            yield TAKE, client_id, epoch, topic, group, number
+            settled = [operation.acks, operation.naks, operation.extends]
+            yield _key_of_take(client_id, epoch, topic, group, number, settled)
         case Register(client_id, fresh, sequence, nonce):
             yield REQUEST_ID, "" if fresh and _is_given(client_id) else client_id, sequence, nonce
         case ChangeUser(change, user, publish, subscribe, observe, admin):
