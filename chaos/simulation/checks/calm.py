@@ -29,13 +29,14 @@ BREAKS: Final = frozenset({"peer_disconnected", "peer_refusedby", "peer_dialfail
 class Calm:
     """Watches how long nothing was broken; tells `invariants` of what happens in calm.
 
-    `disturbed_s`: when something was broken last.
+    `disturbed_s`: when something was broken last. `clogged_until_s`: until when something may be on
+    its way that a clog has held up, also if it is healed.
     """
 
     def __init__(self, world: World, invariants: Invariants) -> None:
         self.disturbed_s = 0.0
         self._world, self._invariants = world, invariants
-        self._next_s = self._clogged_until_s = 0.0
+        self._next_s = self.clogged_until_s = 0.0
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
         world.lost_ways.append(self._lost)
@@ -49,7 +50,7 @@ class Calm:
             self.disturbed_s = self._world.now
             if fields.get("name") == "clog":  # what is on its way stays there, also if it is healed
                 until_s = self._world.now + fields["args"]["seconds"]
-                self._clogged_until_s = max(until_s, self._clogged_until_s)
+                self.clogged_until_s = max(until_s, self.clogged_until_s)
         elif kind == "role" and self.is_calm():
             self._fail(f"{fields['node']} is {fields['role']} of {fields['term']} now")
         elif kind in BREAKS and self.is_calm():
@@ -71,8 +72,8 @@ class Calm:
         world, net = self._world, self._world.net
         if net.cut or world.doubles or net.weather.loss or net.weather.late:
             return True
-        self._clogged_until_s = max([self._clogged_until_s, *net.clogged.values()])
-        if world.now < self._clogged_until_s:
+        self.clogged_until_s = max([self.clogged_until_s, *net.clogged.values()])
+        if world.now < self.clogged_until_s:
             return True
         names = [*world.nodes]
         if not all(net.connected(one, other) for one, other in permutations(names, 2)):

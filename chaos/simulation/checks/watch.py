@@ -216,7 +216,7 @@ class Attached:
         """Let what is under way come to its end; nobody asks for anything any more."""
         world = self._world
         since_s, until_s = world.plan.duration_s + QUIET_S, world.now
-        world.run_until(until_s + QUIET_S)
+        world.run_until(max(until_s, self._calm.clogged_until_s) + QUIET_S)
         healthy = self._operator.healthy
         # A leader has the log's time pass by an entry now and then: one may be under way just now,
         # or applied, and what is dead by it goes before the next commit of the store.
