@@ -19,8 +19,8 @@ from chaos.simulation.world.world import World
 from cluster.raft.ready import Timing
 
 CALM_S: Final = 3.0  # behind the last fault: a leader is there, and what was late has come
-# A longer turn waits for syncs that are slow (seed 202611240033), or for many of them (seed 754: one
-# entry over 54 segments). Its node says nothing meanwhile: then others may have themselves elected.
+# A longer turn waits for syncs that are slow (seed 202611240033), or for many of them (seed 754: 54
+# segments for one entry). Its node says nothing meanwhile, so others may have themselves elected.
 TURN_S_MAX: Final = Timing.election_min_s - Timing.heartbeat_s
 LOOK_S: Final = 0.05  # between looks at what is broken
 # What happens to a node that takes the others' time, whoever has brought it about.
