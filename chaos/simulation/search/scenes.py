@@ -152,7 +152,8 @@ def workshop(
 ) -> tuple[Action, ...]:
     """Let some clients do nothing but work in the groups of one topic, which the others fill.
 
-    In some seeds; return the schedule, in which nobody keeps them from it.
+    In some seeds; return the schedule, in which nobody keeps them from it. What a group has not
+    settled fills its topic, so that has no limit here, as wherever somebody works.
     """
     if rng.random() >= WORKSHOP_SHARE or _has_limits(knobs):
         return tuple(schedule)
@@ -174,7 +175,7 @@ def workshop(
             role |= {"expires": rng.choice((0.0, 0.0, 0.3)), "pause_s": rng.uniform(0.1, 0.3)}
         else:
             role |= {"works": 1.0, **work}
-    _lift_limits(knobs, (*OF_GROUPS, "subscriptions_per_client_max"))
+    _lift_limits(knobs, (*OF_GROUPS, "subscriptions_per_client_max", "backlog_bytes_max"))
     if rng.random() < TIGHT_SHARE:
         limits = {**OF_GROUPS, **OF_KEY_ORDER}
         name = rng.choice([each for each in sorted(limits) if each != "workers_max"])

@@ -90,6 +90,7 @@ FULL_SHARE: Final = 0.2  # of the seeds with several callers have topics that ar
 OUTBOX_SHARE: Final = 0.2  # of the seeds have clients whose outboxes are soon full
 OUTBOX_PUTS: Final = 2  # of a seed's largest
 ONCE_SHARE: Final = 0.2  # of the clients that don't acknowledge by hand read at most once
+GET_COUNTS: Final = (1, 3, 100)
 RATES_SHARE: Final = 0.08  # of the seeds have a quota of requests, or of bytes
 QUOTA_SHARE: Final = 0.4  # of the seeds with keys have each of the others
 INSPECTIONS_SHARE: Final = 0.3  # of the seeds have an operator who looks at what there is
@@ -692,13 +693,13 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     knobs |= _scrub(draw("scrub").rng)
     scenes.short_steps(draw("short steps").rng, knobs)
     schedule = _with_latent_damages(draw("latent damages"), knobs, schedule, empty.duration_s)
-    schedule = room.made_in(schedule, empty.members)
+    caches = scenes.failing_majorities(draw("caches").rng, empty.members, empty.duration_s)
+    schedule = room.made_in((*schedule, *caches), empty.members)
     deaths = _let_work(draw("groups"), load["roles"], schedule, knobs, empty.duration_s)
     own = _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
     lost = scenes.lost_syncs(draw("lost syncs").rng, clients, empty.duration_s)
     holes = scenes.holes(draw("holes").rng, clients, empty.duration_s)
-    caches = scenes.failing_majorities(draw("caches").rng, empty.members, empty.duration_s)
-    rest = [*deaths, *own, *lost, *holes, *caches]
+    rest = [*deaths, *own, *lost, *holes]
     schedule = tuple(sorted((*schedule, *rest), key=lambda action: action.at_s))
     schedule = _staged(draw, load["roles"], schedule, knobs, empty.duration_s)
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
@@ -904,13 +905,19 @@ def _denials(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) 
 
 
 def _quotas(
-    draw: Draw, roles: Sequence[Mapping[str, Any]], schedule: Sequence[Action], has_keys: bool
+    draw: Draw, roles: Sequence[dict[str, Any]], schedule: Sequence[Action], has_keys: bool
 ) -> dict[str, float]:
-    """Return quotas that are met, of rates in few seeds, and of what principals have."""
+    """Return quotas that are met, of rates in few seeds, and of what principals have.
+
+    A PUT may bring twenty publications, or more. At a rate of requests, who fetched them one by one
+    would not come to the end in time.
+    """
     rng = draw.rng
     quotas: dict[str, float] = {}
     if rng.random() < RATES_SHARE:
         quotas["quota_requests_per_s"] = rng.choice((20, 60))
+        for role in roles:
+            role["get_count"] = GET_COUNTS[-1]
     if rng.random() < RATES_SHARE:
         quotas["quota_bytes_per_s"] = rng.choice((100_000, 300_000))  # all is read in time
     tight = {
@@ -1354,7 +1361,7 @@ def _role(draw: Draw, topics: Sequence[str], size_bytes: int) -> dict[str, Any]:
         "pause_s": draw.between(*PAUSE_S) * (CROWD_PAUSES if len(draw.clients) > CLIENTS[1] else 1),
         "batch_count": min(rng.choice((1, 1, 3, 20)), max(1, PUT_BYTES // size_bytes)),
         "size_bytes": size_bytes,
-        "get_count": rng.choice((1, 3, 100)),
+        "get_count": rng.choice(GET_COUNTS),
         "get_wait_ms": rng.choice((0, 0, 50, 500, 2000)),
         "reads_any": rng.random() < 0.3,
         "is_manual": rng.random() < 0.2,

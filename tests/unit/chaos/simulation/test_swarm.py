@@ -201,6 +201,19 @@ def test_nobody_waits_for_room_that_a_fenced_client_will_never_make(
     assert not (copied and "backlog_bytes_max" in plan.knobs)
 
 
+def test_nobody_waits_for_room_that_a_group_keeps(plans: list[Plan]) -> None:
+    for plan in plans:
+        if any(role.get("works") for role in plan.knobs["load"]["roles"]):
+            assert "backlog_bytes_max" not in plan.knobs, plan.seed
+
+
+def test_who_reads_at_a_rate_comes_to_the_end(plans: list[Plan]) -> None:
+    with_rates = [plan for plan in plans if "quota_requests_per_s" in plan.knobs]
+    assert len(with_rates) >= 5
+    for plan in with_rates:
+        assert {role["get_count"] for role in plan.knobs["load"]["roles"]} == {100}, plan.seed
+
+
 def test_some_plans_are_of_one_scene(plans: list[Plan]) -> None:
     scenes = Counter[str]()
     for plan in plans:
