@@ -252,6 +252,7 @@ class ClientScript:
         self._operations = process.session.operations
         self._state = process.session.state
         self._readers = self._operations.readers
+        self._perhaps = set(role.topics if role.churns else ())  # may be subscribed to, unknown
         self._number = rng.randrange(len(role.topics))
         # One or the other: what is in hand by one is not given to the other.
         self._is_looping = process.has_loops and rng.random() < LOOPS_SHARE
@@ -488,7 +489,15 @@ class ClientScript:
         yield from self._get(topic)
 
     def _make_room(self) -> Script:
-        """Take what is there for this client: a topic may be full of it, or of its groups'."""
+        """Take what is there for this client: a topic may be full of it, or of its groups'.
+
+        Of a SUB without an answer it does not know whether it stands, and does not read what others
+        are refused for: so it leaves.
+        """
+        for topic in sorted(self._perhaps):
+            if self._state.cursor(topic) is None:
+                yield self._operations.unsubscribe(topic)
+            self._perhaps.discard(topic)
         yield from self._catch_up()
         if self._role.works:
             yield from self._working.drain()
