@@ -60,6 +60,7 @@ class Life:
     term: int = 0
     settled_index: int = 0
     votes: dict[int, set[Voter]] = field(default_factory=lambda: defaultdict(set))
+    incarnations: dict[str, str] = field(default_factory=dict)  # of whom it has heard
     pre_votes: set[tuple[str, int]] = field(default_factory=set)  # whose, in which term
     campaigns: dict[int, bool] = field(default_factory=dict)
     handed_over: set[int] = field(default_factory=set)
@@ -222,8 +223,11 @@ class RaftRules:
         answers[source] = max(sent_s, answers.get(source, 0.0))
 
     def _voter(self, source: str, target: str) -> Voter:
-        hello = self._world.net.hello_of(target, source)
-        return source, "" if hello is None else hello.incarnation
+        """Return who says something; the last words of a connection come when it has ended."""
+        hello, known = self._world.net.hello_of(target, source), self._life(target).incarnations
+        if hello is not None:
+            known[source] = hello.incarnation
+        return source, known.get(source, "")
 
     # --- sent -------------------------------------------------------------------------------------
 
