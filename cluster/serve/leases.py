@@ -93,7 +93,11 @@ def read(store: Store, request: Request, taken: dict[str, Any]) -> Leased | Refu
 def answer_of(
     store: Store, request: Request, taken: dict[str, Any], leased: Leased
 ) -> dict[str, Any]:
-    """Return the body of a TAKE's ACK."""
+    """Return the body of a TAKE's ACK.
+
+    A lease is as long as it was when it was given, however the group was set since. Of one that is
+    told again that is not kept, but it is no shorter than what is left of it.
+    """
     group, lease_ms = store.groups.get(*key_of(request)), request.body["lease_ms"]
     if lease_ms is None:
         lease_ms = LEASE_MS if group is None else group.lease_ms
@@ -104,6 +108,6 @@ def answer_of(
         "token": leased.token if leased.runs else 0,
         "leases": [[first, last + 1 - first, attempt] for first, last, attempt in leased.runs],
         "left_ms": leased.left_ms,
-        "lease_ms": lease_ms,
+        "lease_ms": max(taken.get("lease_ms", lease_ms), leased.left_ms),
         "lost": [[first, last + 1 - first] for first, last in taken.get("lost", [])],
     }

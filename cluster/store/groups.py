@@ -435,8 +435,10 @@ class Groups:
         """Settle, then lease: each once for a number.
 
         Of a number that was carried out the settlements are not looked at again, and what it was
-        given it is told again; nothing, if it was given nothing: then it is given now.
+        given it is told again; nothing, if it was given nothing: then it is given now. `lease_ms`:
+        how long a lease is that is given here.
         """
+        lease_ms = group.lease_ms if asked.lease_ms is None else asked.lease_ms
         group.lapse(now_ms)
         worker: TakeRecord | None = None
         if asked.number is not None:
@@ -450,13 +452,14 @@ class Groups:
         if worker is not None and is_repeated and worker.token:
             token, given = worker.token, worker.given
         elif asked.max_count:
-            given, dead = self._give(group, asked, now_ms)
+            given, dead = self._give(group, asked, now_ms, now_ms + lease_ms)
             token = group.token if given else 0
         if worker is not None and asked.number is not None:
             worker.number, worker.token = asked.number, token
             worker.given, worker.lost = given, lost
         self._changed(group)
-        return Done({"token": token, "given": given, "lost": lost, "dead": dead})
+        told = {"token": token, "given": given, "lost": lost, "dead": dead}
+        return Done({**told, "lease_ms": lease_ms})
 
     def _worker_of(
         self, group: SharedGroup, asked: Take, number: int, entry: int
@@ -532,8 +535,10 @@ class Groups:
             group.set_timer(at_ms, ids[0], ids[-1])
             self._stirred.add((group.topic.name, group.name))
 
-    def _give(self, group: SharedGroup, asked: Take, now_ms: int) -> tuple[list[Run], int]:
-        """Lease to a client what is due, the lowest id first, then what was never given.
+    def _give(
+        self, group: SharedGroup, asked: Take, now_ms: int, at_ms: int
+    ) -> tuple[list[Run], int]:
+        """Lease to a client until `at_ms` what is due, the lowest id first, then what is new.
 
         What was given often enough goes to the dead-letter topic in its place. Without a subscriber
         there it would be lost, so it is given again. Return runs [first id, last id, attempt], and
@@ -541,7 +546,6 @@ class Groups:
         """
         client_id = asked.client_id
         room = min(asked.max_count, self._limits.leases_per_client_max - group.held[client_id])
-        at_ms = now_ms + (group.lease_ms if asked.lease_ms is None else asked.lease_ms)
         lease, dead = Lease(client_id, group.token + 1, at_ms, 1), DeadOfTake(DEAD_BYTES_MAX)
         again_max = min(room, TAKE_AGAIN_MAX)
         again, left_bytes = self._give_again(group, lease, again_max, asked.max_bytes, dead, now_ms)

@@ -109,11 +109,11 @@ def _add_nothing(
 def dead_letters_are_dropped(patches: Patches) -> None:
     """Remove what was given often enough, and publish it nowhere."""
 
-    def give(self: Groups, group: SharedGroup, asked: Take, now_ms: int) -> Any:
+    def give(self: Groups, group: SharedGroup, asked: Take, now_ms: int, at_ms: int) -> Any:
         add = self._publications.add
         self._publications.add = _add_nothing  # type: ignore[method-assign]
         try:
-            return _give(self, group, asked, now_ms)
+            return _give(self, group, asked, now_ms, at_ms)
         finally:
             self._publications.add = add  # type: ignore[method-assign]
 

@@ -423,6 +423,8 @@ class Reference:
         self.groups: dict[tuple[str, str], ReferenceGroup] = {}  # by topic and name
         # Groups that were given what had been given before, as they were moved or made anew.
         self.moved_groups: set[tuple[str, str]] = set()
+        # How long each lease is that was given, by topic, group and token.
+        self.lease_ms: dict[tuple[str, str, int], int] = {}
         self.waiting: list[ReferenceWaiting] = []  # what is delayed
         self.gone_epoch = 0  # the highest of clients that are gone
         self.group_rows: dict[tuple[str, str], ByIndex[dict[str, Any] | None]] = {}
@@ -1526,7 +1528,7 @@ class Reference:
         if group is None:
             return "not_subscribed", {}
         others = sum(len(each.open) for each in self.groups.values()) - len(group.open)
-        result = Taking(
+        error, told = Taking(
             group,
             asked,
             self.log_ms,
@@ -1542,7 +1544,10 @@ class Reference:
             topic.compaction.last_id.now,
         ).result()
         self._find_unread(asked.topic)
-        return result
+        if told.get("token"):  # of one that is told again the first word counts
+            lease = asked.topic, asked.group, told["token"]
+            self.lease_ms.setdefault(lease, told["lease_ms"])
+        return error, told
 
     def _dead_letters_of(
         self, index: int, asked: Take, group: ReferenceGroup

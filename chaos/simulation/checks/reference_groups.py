@@ -155,6 +155,7 @@ class Taking:
     def result(self) -> Result:
         """Carry it out."""
         group, asked = self.group, self.asked
+        lease_ms = group.lease_ms if asked.lease_ms is None else asked.lease_ms
         last: LastTake | None = None
         if asked.number is not None:
             last = group.takes.get(asked.client_id)
@@ -169,15 +170,15 @@ class Taking:
             last.used = self.index
         if last is not None and asked.number == last.number:
             if last.token:
-                return "", _told(last.token, last.given, last.lost, 0)
+                return "", _told(last.token, last.given, last.lost, 0, lease_ms)
             lost = last.lost
         else:
             lost = self._settle()
-        given, dead = self._give() if asked.max_count else ([], 0)
+        given, dead = self._give(lease_ms) if asked.max_count else ([], 0)
         token = group.token if given else 0
         if last is not None and asked.number is not None:
             last.number, last.token, last.given, last.lost = asked.number, token, given, lost
-        return "", _told(token, given, lost, dead)
+        return "", _told(token, given, lost, dead, lease_ms)
 
     def _has_room_for_worker(self) -> bool:
         takes = self.group.takes
@@ -211,7 +212,7 @@ class Taking:
                 open_[id_].until_ms = now_ms + lease_ms
         return _runs((id_,) for id_ in sorted(lost))
 
-    def _give(self) -> tuple[list[list[int]], int]:
+    def _give(self, lease_ms: int) -> tuple[list[list[int]], int]:
         group, asked, now_ms = self.group, self.asked, self.now_ms
         held = len(group.held(asked.client_id, now_ms))
         room = min(asked.max_count, self.limits.leases_per_client_max - held)
@@ -254,7 +255,7 @@ class Taking:
         if is_all_given:
             news, passed = self._new(room - len(given), left_bytes, not given)
             given += news
-        until_ms = now_ms + (group.lease_ms if asked.lease_ms is None else asked.lease_ms)
+        until_ms = now_ms + lease_ms
         if given:
             group.token += 1
         for id_, attempt in given:
@@ -379,8 +380,8 @@ def dead_letter(
     return envelope + text, len(envelope)
 
 
-def _told(token: int, given: Any, lost: Any, dead: int) -> dict[str, Any]:
-    return {"token": token, "given": given, "lost": lost, "dead": dead}
+def _told(token: int, given: Any, lost: Any, dead: int, lease_ms: int) -> dict[str, Any]:
+    return {"token": token, "given": given, "lost": lost, "dead": dead, "lease_ms": lease_ms}
 
 
 def _runs(rows: Iterable[tuple[int, ...]]) -> list[list[int]]:

@@ -528,6 +528,10 @@ class Attached:
         """See `scripts.Course`."""
         self._work.worked(client, item)
 
+    def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
+        """See `scripts.Course`."""
+        self._work.leased(client, item, asked_ms)
+
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """See `scripts.Course`."""
         self._work.believed(client, item, until_ms)

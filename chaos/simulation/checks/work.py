@@ -50,8 +50,16 @@ class WorkPromises:
         if before != client and not self._is_moved(item):
             self._fail("given_again", f"{client} has acknowledged {place}, and so has {before}")
 
+    def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
+        """Check that a client believes in no longer lease than the log gave it, when it asked.
+
+        Nor in a longer one than it was told that leases are, whatever became of the group since.
+        """
+        given_ms = self._reference.lease_ms[item.topic, item.group, item._token]
+        self.believed(client, item, asked_ms + min(given_ms, item._lease_ms))
+
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
-        """Check that a client believes in no longer lease than it asked for, when it asked."""
+        """Check that a client believes in no longer lease than that, which it asked for itself."""
         if item._end_ms > until_ms:
             text = f"{client} takes {item.topic} {item.id} to be leased until {item._end_ms:.0f} ms"
             self._fail("leases", f"{text}, and may until {until_ms:.0f}")

@@ -152,6 +152,10 @@ class Crowd:
         """See `scripts.Course`."""
         self._witness.worked(client, item)
 
+    def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
+        """See `scripts.Course`."""
+        self._witness.leased(client, item, asked_ms)
+
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """See `scripts.Course`."""
         self._witness.believed(client, item, until_ms)

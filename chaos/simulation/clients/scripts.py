@@ -204,8 +204,11 @@ class Hears(Protocol):
     def worked(self, client: str, item: WorkItem) -> None:
         """Hear that an item is done, and that the cluster has agreed."""
 
+    def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
+        """Hear of an item that was brought to a client, and when it asked for it first."""
+
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
-        """Hear until when an item that was given or extended may be taken to be leased, at most."""
+        """Hear until when an item that was extended may be taken to be leased, at most."""
 
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """Hear that a loop over a group was left."""

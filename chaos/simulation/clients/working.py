@@ -67,8 +67,11 @@ class WorkHearer(Protocol):
     def worked(self, client: str, item: WorkItem) -> None:
         """Hear that an item is done, and that the cluster has agreed."""
 
+    def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
+        """Hear of an item that was brought to a client, and when it asked for it first."""
+
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
-        """Hear until when an item that was given or extended may be taken to be leased, at most."""
+        """Hear until when an item that was extended may be taken to be leased, at most."""
 
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """Hear that a loop over a group was left."""
@@ -256,7 +259,7 @@ class Working:
         book = self._books[topic]
         book.body(count, lease_ms, wait_ms)  # the same for `take`: to see what it says
         extended = [(item, ms) for kind, item, ms in book._told.values() if kind == "extend"]
-        asked_ms = book._asked_ms
+        asked_ms, before = book._asked_ms, set(book.hand)
         try:
             yield take(self._operations, book, count, lease_ms, wait_ms)
         except (NotSubscribed, UnknownTopic):  # somebody has ended the group
@@ -273,7 +276,8 @@ class Working:
             if item.settled != "lost":
                 self._course.believed(self._name, item, asked_ms + ms)
         for item in book.hand:
-            self._course.believed(self._name, item, asked_ms + item._lease_ms)
+            if item not in before:
+                self._course.leased(self._name, item, asked_ms)
 
     def _hand_over(self, topic: str, count: int) -> None:
         """Let the worker have so many of what is in hand."""

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from chaos.simulation.checks.books import ASKED_S_MAX, TAKE_S_MAX, Books
 from chaos.simulation.checks.mirror import Mirror
 from chaos.simulation.checks.rebuilt import ReopenedStore, is_so, memory_of
@@ -256,3 +258,17 @@ def test_a_lease_that_is_believed_too_long_and_a_loop_that_keeps_something_are_s
     book.given[1] = cast("Any", item)
     promises.loop_left("c", book)
     assert len(failures) == 2
+
+
+@pytest.mark.parametrize(
+    ("given_ms", "said_ms", "is_seen"), [(500, 500, False), (150, 500, True), (500, 150, True)]
+)
+def test_a_lease_is_held_against_the_log_s_and_against_what_the_answer_says_of_it(
+    given_ms: int, said_ms: int, is_seen: bool
+) -> None:
+    failures: list[str] = []
+    reference = SimpleNamespace(lease_ms={("t", "g", 7): given_ms})
+    promises = WorkPromises(lambda check, text: failures.append(check), cast("Any", reference))
+    item = SimpleNamespace(topic="t", group="g", id=1, _token=7, _end_ms=1_500.0, _lease_ms=said_ms)
+    promises.leased("c", cast("Any", item), 1_000.0)
+    assert failures == ["leases"] * is_seen

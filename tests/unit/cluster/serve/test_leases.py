@@ -107,6 +107,29 @@ def test_a_take_brings_publications_with_their_token_and_attempts(bench: LeasesB
     assert unpack(answer.lengths, answer.data) == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("later_ms", [LEASE_MS // 4, LEASE_MS * 4])
+def test_a_take_says_how_long_its_own_leases_are_though_the_group_was_changed_since(
+    bench: LeasesBench, later_ms: int
+) -> None:
+    bench.publish()
+    bench.ask(TAKE, "t", group="g")
+    bench.ask(SUB, "t", group="g", lease_ms=later_ms)  # carried out before the TAKE is answered
+    [answer] = [each for each in bench.turn() if "leases" in each.body]
+    assert (answer.body["left_ms"], answer.body["lease_ms"]) == (LEASE_MS, LEASE_MS)
+
+
+def test_a_lease_that_is_told_again_is_no_shorter_than_what_is_left_of_it(
+    bench: LeasesBench,
+) -> None:
+    bench.publish()
+    bench.take(number=1)
+    bench.ask(SUB, "t", group="g", lease_ms=LEASE_MS // 4)
+    bench.turn()
+    bench.now_ms += LEASE_MS / 2
+    [answer] = bench.take(number=1)  # as behind a lost answer
+    assert (answer.body["left_ms"], answer.body["lease_ms"]) == (LEASE_MS // 2, LEASE_MS // 2)
+
+
 def test_a_take_without_anything_to_give_leaves_the_log_alone(bench: LeasesBench) -> None:
     before = bench.entries
     [answer] = bench.take()
