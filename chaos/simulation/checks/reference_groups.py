@@ -52,7 +52,8 @@ class LastTake:
 class ReferenceGroup:
     """A group. What was given up to `head` and is not `open` is settled.
 
-    `is_ordered`: by key; what was passed over is open with attempt 0.
+    `is_ordered`: by key; what was passed over is open with attempt 0. `acked`: what its workers
+    have acknowledged in time.
     """
 
     head: int
@@ -63,6 +64,7 @@ class ReferenceGroup:
     token: int = 0
     open: dict[int, Had] = field(default_factory=dict)
     takes: dict[str, LastTake] = field(default_factory=dict)
+    acked: set[int] = field(default_factory=set)
 
     @property
     def cursor(self) -> int:
@@ -204,6 +206,7 @@ class Taking:
         for row in asked.acks:
             for id_ in [*own(*row)]:
                 del open_[id_]
+                self.group.acked.add(id_)
         for *row, delay_ms in asked.naks:
             for id_ in own(*row):
                 open_[id_] = Had("", 0, now_ms + delay_ms, open_[id_].attempt)

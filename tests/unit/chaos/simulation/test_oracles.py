@@ -272,3 +272,22 @@ def test_a_lease_is_held_against_the_log_s_and_against_what_the_answer_says_of_i
     item = SimpleNamespace(topic="t", group="g", id=1, _token=7, _end_ms=1_500.0, _lease_ms=said_ms)
     promises.leased("c", cast("Any", item), 1_000.0)
     assert failures == ["leases"] * is_seen
+
+
+@pytest.mark.parametrize(("acked", "failures"), [({1}, []), (set(), ["key_order"])])
+def test_what_the_log_has_as_acknowledged_is_done_whatever_its_worker_was_told(
+    acked: set[int], failures: list[str]
+) -> None:
+    found: list[str] = []
+    reference = SimpleNamespace(
+        ordered_from=lambda topic, group: 1,
+        topics={"t": SimpleNamespace(over={})},
+        log_ms=0,
+        groups={("t", "g"): SimpleNamespace(acked=acked)},
+        moved_groups=(),
+    )
+    promises = WorkPromises(lambda check, text: found.append(check), cast("Any", reference))
+    for id_, settled in ((1, "lost"), (2, "")):
+        item = SimpleNamespace(topic="t", group="g", id=id_, key="k", settled=settled)
+        promises._look_at_key("c", cast("Any", item))
+    assert found == failures
