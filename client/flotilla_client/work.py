@@ -150,6 +150,7 @@ class LeaseBook:
     _pending: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # to be said
     _asked: dict[str, Any] | None = None  # of which no answer is known
     _asked_ms: float = 0.0  # when that was said first
+    _exchanges: int = 0  # begun to have it answered
     _told: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # said by it
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -226,6 +227,7 @@ class LeaseBook:
         with self._lock:
             if self._asked is None:
                 self._number += 1
+                self._exchanges = 0
                 self._asked_ms = self.now_ms()
                 self._asked = {
                     "group": self.group,
@@ -258,6 +260,11 @@ class LeaseBook:
             before = now
             self._told[id_] = self._pending.pop(id_)
         return {f"{kind}s": found for kind, found in rows.items() if found}
+
+    def sent(self) -> None:
+        """Note that an exchange begins, to have the TAKE of `body` answered."""
+        with self._lock:
+            self._exchanges += 1
 
     def answered(self, reply: Reply) -> set[int]:
         """Take in what a TAKE has brought; return the ids whose lease was another's by then."""
@@ -319,9 +326,13 @@ class LeaseBook:
                 place += 1
 
     def failed(self, error: FlotillaError) -> None:
-        """Take note of a TAKE's error; what was certainly not carried out is said anew."""
+        """Take note of a TAKE's error; what was certainly not carried out is said anew.
+
+        An error tells of its own exchange alone. If there was one before, the TAKE may have been
+        carried out then, so it is asked for again as it is.
+        """
         with self._lock:
-            if error.definite and self._asked is not None:
+            if error.definite and self._exchanges == 1 and self._asked is not None:
                 self._pending = self._told | self._pending
                 self._asked, self._told = None, {}
 
@@ -435,6 +446,7 @@ def take(
     """TAKE: say what is settled, and bring up to `max_count`; return whose lease was lost."""
     yield from operations.opened()
     body = book.body(max_count, lease_ms, wait_ms)
+    book.sent()
     said = {name: body.get(name) for name in ("number", "lease_ms", "acks", "naks", "extends")}
     operation = operations.invoke(
         "take", book.topic, max_count=body["max_count"] or None, group=book.group, said=said

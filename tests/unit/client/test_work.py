@@ -43,7 +43,9 @@ class WorkBench:
         return self.book.answered(Reply(ACK, "r", "n", "n", 1, body, lengths, data))
 
     def take(self, count: int = 10) -> dict[str, Any]:
-        return self.book.body(count, None, 0)
+        body = self.book.body(count, None, 0)
+        self.book.sent()
+        return body
 
     def items(self) -> list[WorkItem]:
         found = []
@@ -91,6 +93,22 @@ def test_what_was_certainly_not_carried_out_is_said_anew(bench: WorkBench) -> No
     two.ack()
     bench.book.failed(Unavailable("nothing was sent"))
     assert bench.take()["acks"] == [[1, 1, 2]]
+
+
+def test_a_refusal_says_nothing_of_what_an_exchange_before_it_came_to(bench: WorkBench) -> None:
+    one, two, *_ = bench.items()
+    one.ack()
+    said = bench.take()
+    bench.book.failed(Unavailable("nobody answers", definite=False))
+    assert bench.take() == said
+    bench.book.failed(Unavailable("nothing was sent"))
+    two.ack()
+    assert bench.take() == said  # it may have been carried out: under another number, one is lost
+    bench.answer()
+    assert one.settled == "ack"
+    assert bench.take()["number"] == 3
+    bench.book.failed(Unavailable("nothing was sent"))
+    assert bench.take() == {**said, "number": 4, "acks": [[1, 2, 2]]}
 
 
 def test_the_first_word_counts_and_what_is_lost_says_so(bench: WorkBench) -> None:
