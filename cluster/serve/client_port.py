@@ -154,7 +154,7 @@ class ClientPort:
         self._routes: dict[bytes, ClientConnection] = {}
         self._identities: dict[tuple[bytes, bytes], ClientConnection] = {}
         self._strangers: dict[ClientConnection, None] = {}  # not READY yet, the oldest first
-        self._knocking: dict[ClientConnection, None] = {}  # of these, who is to be heard, in order
+        self._unheard: dict[ClientConnection, None] = {}  # of these, who is to be heard, in order
         self._readable: dict[ClientConnection, None] = {}
         self._held: dict[ClientConnection, None] = {}  # to be read when their payers' rests end
         self._rests = Rests[str]()
@@ -259,15 +259,15 @@ class ClientPort:
         """Have the next strangers read in this turn, unless they rest; the others wait."""
         if STRANGERS in self._rests:
             return
-        for client in list(islice(self._knocking, STRANGERS_PER_TURN_MAX)):
-            del self._knocking[client]
+        for client in list(islice(self._unheard, STRANGERS_PER_TURN_MAX)):
+            del self._unheard[client]
             self._readable[client] = None
-        if self._knocking:
+        if self._unheard:
             self._rests.spent(STRANGERS)
 
     def _note_readable(self, client: ClientConnection) -> None:
         if client.state is PortState.GREETING:
-            self._knocking[client] = None
+            self._unheard[client] = None
             self._rewatch(client)
         elif client.payer in self._rests:
             self._hold(client)
@@ -302,7 +302,7 @@ class ClientPort:
     @property
     def has_more(self) -> bool:
         """True when `receive` has something to return at once."""
-        return bool(self._readable) or (bool(self._knocking) and STRANGERS not in self._rests)
+        return bool(self._readable) or (bool(self._unheard) and STRANGERS not in self._rests)
 
     def send(self, replies: Replies) -> None:
         """Send replies; one to a client that is gone is dropped."""
@@ -398,7 +398,7 @@ class ClientPort:
 
     def _is_waiting(self, client: ClientConnection) -> bool:
         """Return whether a connection has said something that this node has not looked at yet."""
-        return client in self._readable or client in self._held or client in self._knocking
+        return client in self._readable or client in self._held or client in self._unheard
 
     # --- accepting ----------------------------------------------------------------------------
 
@@ -703,7 +703,7 @@ class ClientPort:
             self._may_take(client)
             and client not in self._wanting
             and client not in self._held
-            and client not in self._knocking
+            and client not in self._unheard
         )
         wishes = may_read, bool(client.outbox)
         if wishes != client.watched:
@@ -782,7 +782,7 @@ class ClientPort:
             if not self._payers[client.payer]:
                 del self._payers[client.payer]
         self._strangers.pop(client, None)
-        for waiting in (self._knocking, self._readable, self._held):
+        for waiting in (self._unheard, self._readable, self._held):
             waiting.pop(client, None)
         self._return_share(client)
         other = self._identities.get(client.identity)

@@ -458,8 +458,8 @@ class Groups:
             worker.number, worker.token = asked.number, token
             worker.given, worker.lost = given, lost
         self._changed(group)
-        told = {"token": token, "given": given, "lost": lost, "dead": dead}
-        return Done({**told, "lease_ms": lease_ms})
+        told = {"token": token, "given": given, "lost": lost, "dead": dead, "lease_ms": lease_ms}
+        return Done(told)
 
     def _worker_of(
         self, group: SharedGroup, asked: Take, number: int, entry: int

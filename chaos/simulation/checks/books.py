@@ -357,7 +357,7 @@ def _connections(port: ClientPort) -> Iterator[tuple[str, str]]:
             yield "books", f"{counted} {what} on the books, and there are {found}"
     gone = [
         each
-        for table in (port._strangers, port._knocking, port._readable, port._held, port._wanting)
+        for table in (port._strangers, port._unheard, port._readable, port._held, port._wanting)
         for each in table
         if each.fd not in port._clients
     ]

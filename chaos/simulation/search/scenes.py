@@ -66,8 +66,8 @@ LOST_SYNCS_PERIOD_S: Final = 5.0
 HOLES_SHARE: Final = 0.15  # of all seeds have clients that go on behind a sync that fails
 HOLES_PERIOD_S: Final = 3.0
 
-CACHES_SHARE: Final = 0.12  # of all seeds have disks of a majority that fail together
-CACHES_PERIOD_S: Final = 3.0
+MAJORITIES_SHARE: Final = 0.12  # of all seeds have disks of a majority that fail together
+MAJORITIES_PERIOD_S: Final = 3.0
 
 SHORT_STEPS_SHARE: Final = 0.5  # of the seeds that read disks back do so in steps of few rows
 
@@ -129,10 +129,10 @@ def failing_majorities(rng: Random, members: Sequence[str], duration_s: float) -
     What the failed syncs were to write is in the caches alone: whoever takes it for durable there
     may commit on it.
     """
-    if rng.random() >= CACHES_SHARE:
+    if rng.random() >= MAJORITIES_SHARE:
         return
-    at_s = rng.uniform(1.0, CACHES_PERIOD_S)
-    while at_s < duration_s - CACHES_PERIOD_S:
+    at_s = rng.uniform(1.0, MAJORITIES_PERIOD_S)
+    while at_s < duration_s - MAJORITIES_PERIOD_S:
         back_s = at_s + rng.uniform(0.3, 0.8)
         gone_s = back_s + rng.uniform(0.1, 0.6)
         for node in rng.sample(members, len(members) // 2 + 1):
@@ -140,7 +140,7 @@ def failing_majorities(rng: Random, members: Sequence[str], duration_s: float) -
             yield Action(gone_s, "power_loss", {"node": node, "keep": "lost"})
         yield Action(back_s, "restart_all", {})
         yield Action(gone_s + rng.uniform(0.3, 1.0), "restart_all", {})
-        at_s += CACHES_PERIOD_S
+        at_s += MAJORITIES_PERIOD_S
 
 
 def workshop(

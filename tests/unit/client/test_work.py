@@ -11,7 +11,7 @@ import pytest
 from flotilla_client import AlreadyReading, Unavailable, Unsupported
 from flotilla_client.protocol import ACK, SETTLE_ROWS_MAX, Reply, Request, pack
 from flotilla_client.reading import this_thread
-from flotilla_client.work import GroupSettings, LeaseBook, WorkItem, WorkLoop, make_group
+from flotilla_client.work import GroupSettings, LeaseBook, WorkItem, WorkLoop, make_group, take
 
 LEASE_MS = 1_000
 
@@ -93,6 +93,28 @@ def test_what_was_certainly_not_carried_out_is_said_anew(bench: WorkBench) -> No
     two.ack()
     bench.book.failed(Unavailable("nothing was sent"))
     assert bench.take()["acks"] == [[1, 1, 2]]
+
+
+def test_the_first_exchange_of_a_take_tells_its_fate(bench: WorkBench) -> None:
+    one, *_ = bench.items()
+    one.ack()
+
+    def refused(*about: object) -> Iterator[Any]:
+        raise Unavailable("nothing was sent")
+        yield
+
+    operations: Any = SimpleNamespace(
+        opened=lambda: iter(()),
+        invoke=lambda *about, **said: None,
+        request=lambda *about: None,
+        observed=refused,
+    )
+    numbers = []
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            list(take(operations, bench.book, 10, None, 0))
+        numbers.append(bench.book._number)
+    assert numbers[1] == numbers[0] + 1
 
 
 def test_a_refusal_says_nothing_of_what_an_exchange_before_it_came_to(bench: WorkBench) -> None:

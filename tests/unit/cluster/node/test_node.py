@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -21,6 +22,7 @@ from cluster.members.identity import IDENTITY_NAME, Identity
 from cluster.node import node
 from cluster.node.node import Node, ThreadWorker
 from cluster.raft.ready import Timing
+from cluster.serve.shares import rest_s
 from cluster.settings import config
 from cluster.store.store import Store
 from cluster.store.tables import CorruptStore
@@ -163,6 +165,19 @@ def test_what_is_set_for_raft_reaches_the_replica_and_its_connections(
     assert made[0]["takeover_ms"] == 4505
     assert replica.takeover_s == 4.505
     assert replica.timing == Timing(0.401, 0.802, 0.103, 1.304)
+
+
+# --- turns ---
+
+
+def test_behind_a_turn_of_a_node_rests_begin_on_both_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((10.0, 10.25, 10.5))  # begun, answered, ended
+    monkeypatch.setattr(node.time, "monotonic", lambda: next(times))
+    turning = mock.MagicMock(_keys=None, _health=None, _observer=None)
+    turning._poller.poll.return_value = []
+    Node._turn(turning, 0.0)
+    turning._clients.turned.assert_called_once_with(0.5, 10.5)
+    turning._peers.turned.assert_called_once_with(10.5 + rest_s(0.5))
 
 
 # --- starting ---

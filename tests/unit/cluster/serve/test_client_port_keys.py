@@ -194,19 +194,23 @@ def test_strangers_rest_behind_a_turn_in_which_they_had_their_share(world: PortW
     assert len(port) == STRANGERS_PER_TURN_MAX
     world.ahead_s += REST_S_MAX
     world.until(lambda: len(port) == count)
+    rest()
+    world.tick(REST_S_MAX)
     for raw in raws:
         raw.sendall(GREETING)
-    world.until(lambda: len(port._knocking) == count - STRANGERS_PER_TURN_MAX)
+    world.until(lambda: len(port._unheard) == count - STRANGERS_PER_TURN_MAX)
     assert port.has_more
-    waiting = list(port._knocking)
+    waiting = list(port._unheard)
     rest()
     for _ in range(TURNS):
         world.turn()
-    assert list(port._knocking) == waiting
+    assert list(port._unheard) == waiting
     assert not any(each.watched[0] for each in waiting)
+    port._close(waiting[0], "gave way")
     world.ahead_s += REST_S_MAX
     world.turn()
-    assert list(port._knocking) == waiting[STRANGERS_PER_TURN_MAX:]
+    assert list(port._unheard) == waiting[STRANGERS_PER_TURN_MAX + 1 :]
+    world.until(lambda: not port.has_more)
 
 
 def test_who_is_in_is_heard_while_strangers_rest(world: PortWorld, context: Context) -> None:
