@@ -133,12 +133,10 @@ class MutantRunner:
             work = (waiting, until_s, told, end)
             threading.Thread(target=self._work, args=work, daemon=True).start()
         try:
-            for end in ends:
-                end.wait()
+            _wait_for(ends)
         except BaseException:  # ctrl-C: the copies and the processes in them must go
             self.stop()
-            for end in ends:
-                end.wait()
+            _wait_for(ends)
             raise
         if self._errors:
             raise self._errors[0]
@@ -204,3 +202,10 @@ class MutantRunner:
     def _copy(self) -> Iterator[Copy]:
         with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
             yield Copy(self._project, Path(directory) / "tree")
+
+
+def _wait_for(ends: Sequence[threading.Event]) -> None:
+    """Wait until all are set, by and by: where another thread is given ctrl-C, a wait sleeps on."""
+    for end in ends:
+        while not end.wait(stages.POLL_S):
+            pass
