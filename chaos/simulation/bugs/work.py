@@ -10,6 +10,7 @@ from typing import Final
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster.serve import leases
 from cluster.serve.broker import Broker
+from flotilla_client.errors import FlotillaError
 from flotilla_client.protocol import Reply
 from flotilla_client.work import LeaseBook, WorkLoop
 
@@ -42,6 +43,17 @@ def extensions_count_from_their_answer(patches: Patches) -> None:
         return lost
 
     patches.attribute(LeaseBook, "answered", answered)
+
+
+@bug("a TAKE that may have been carried out is asked for again as it is", {"leases"})
+def takes_without_an_answer_are_said_anew(patches: Patches) -> None:
+    """Say under another number what a TAKE says of which nobody knows what became of it."""
+
+    def failed(book: LeaseBook, error: FlotillaError) -> None:
+        book._pending = book._told | book._pending
+        book._asked, book._told = None, {}
+
+    patches.attribute(LeaseBook, "failed", failed)
 
 
 @bug("who leaves a loop gives back what he has", {"leases"})

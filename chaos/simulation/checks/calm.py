@@ -82,7 +82,7 @@ class Calm:
         if not all(net.connected(one, other) for one, other in permutations(names, 2)):
             return True  # who was refused, or unreachable, tries again in steps that grow
         return not all(
-            node.as_member is not None
+            node.takes_part
             and not node.paused
             and not node.slow_sync_ms
             and node.in_turn_until_s <= world.now + TURN_S_MAX

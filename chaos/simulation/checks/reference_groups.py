@@ -53,7 +53,8 @@ class ReferenceGroup:
     """A group. What was given up to `head` and is not `open` is settled.
 
     `is_ordered`: by key; what was passed over is open with attempt 0. `acked`: what its workers
-    have acknowledged in time.
+    have acknowledged in time: token and client. `displaced`: workers whose last take is known no
+    more, as others had to have room.
     """
 
     head: int
@@ -64,7 +65,8 @@ class ReferenceGroup:
     token: int = 0
     open: dict[int, Had] = field(default_factory=dict)
     takes: dict[str, LastTake] = field(default_factory=dict)
-    acked: set[int] = field(default_factory=set)
+    acked: dict[int, tuple[int, str]] = field(default_factory=dict)
+    displaced: set[str] = field(default_factory=set)
 
     @property
     def cursor(self) -> int:
@@ -188,7 +190,9 @@ class Taking:
             return True
         idle = [each for each in takes if not self.group.held(each, self.now_ms)]
         if idle:
-            del takes[min(idle, key=lambda each: (takes[each].used, each))]
+            displaced = min(idle, key=lambda each: (takes[each].used, each))
+            del takes[displaced]
+            self.group.displaced.add(displaced)
         return bool(idle)
 
     def _settle(self) -> list[list[int]]:
@@ -206,7 +210,7 @@ class Taking:
         for row in asked.acks:
             for id_ in [*own(*row)]:
                 del open_[id_]
-                self.group.acked.add(id_)
+                self.group.acked[id_] = row[0], asked.client_id
         for *row, delay_ms in asked.naks:
             for id_ in own(*row):
                 open_[id_] = Had("", 0, now_ms + delay_ms, open_[id_].attempt)

@@ -528,6 +528,10 @@ class Attached:
         """See `scripts.Course`."""
         self._work.worked(client, item)
 
+    def told_lost(self, client: str, item: WorkItem) -> None:
+        """See `scripts.Course`."""
+        self._work.told_lost(client, item)
+
     def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
         """See `scripts.Course`."""
         self._work.leased(client, item, asked_ms)

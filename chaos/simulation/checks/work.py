@@ -50,6 +50,21 @@ class WorkPromises:
         if before != client and not self._is_moved(item):
             self._fail("given_again", f"{client} has acknowledged {place}, and so has {before}")
 
+    def told_lost(self, client: str, item: WorkItem) -> None:
+        """Check that an acknowledgment came too late, as its worker is told.
+
+        Who was forgotten or displaced is told so of what was done as well: it is known no more.
+        """
+        group = self._reference.groups.get((item.topic, item.group))
+        if group is None:
+            return
+        token, client_id = group.acked.get(item.id, (0, ""))
+        is_known = client_id not in group.displaced and client_id not in self._reference.gone
+        if token != item._token or not is_known:
+            return
+        text = f"{client} is told that {item.topic} {item.id} is another's, which it has done"
+        self._fail("leases", text)
+
     def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
         """Check that a client believes in no longer lease than the log gave it, when it asked.
 

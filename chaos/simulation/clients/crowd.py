@@ -152,6 +152,10 @@ class Crowd:
         """See `scripts.Course`."""
         self._witness.worked(client, item)
 
+    def told_lost(self, client: str, item: WorkItem) -> None:
+        """See `scripts.Course`."""
+        self._witness.told_lost(client, item)
+
     def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
         """See `scripts.Course`."""
         self._witness.leased(client, item, asked_ms)

@@ -207,6 +207,9 @@ class Hears(Protocol):
     def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
         """Hear of an item that was brought to a client, and when it asked for it first."""
 
+    def told_lost(self, client: str, item: WorkItem) -> None:
+        """Hear that an acknowledgment of an item came too late, as its worker is told."""
+
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """Hear until when an item that was extended may be taken to be leased, at most."""
 

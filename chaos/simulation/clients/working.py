@@ -70,6 +70,9 @@ class WorkHearer(Protocol):
     def leased(self, client: str, item: WorkItem, asked_ms: float) -> None:
         """Hear of an item that was brought to a client, and when it asked for it first."""
 
+    def told_lost(self, client: str, item: WorkItem) -> None:
+        """Hear that an acknowledgment of an item came too late, as its worker is told."""
+
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """Hear until when an item that was extended may be taken to be leased, at most."""
 
@@ -259,6 +262,7 @@ class Working:
         book = self._books[topic]
         book.body(count, lease_ms, wait_ms)  # the same for `take`: to see what it says
         extended = [(item, ms) for kind, item, ms in book._told.values() if kind == "extend"]
+        acked = [item for kind, item, _ in book._told.values() if kind == "ack"]
         asked_ms, before = book._asked_ms, set(book.hand)
         try:
             yield take(self._operations, book, count, lease_ms, wait_ms)
@@ -272,6 +276,9 @@ class Working:
             elif not item.settled or book.is_to_be_said(item):
                 kept.append(item)
         self._items[topic] = kept
+        for item in acked:
+            if item.settled == "lost":
+                self._course.told_lost(self._name, item)
         for item, ms in extended:
             if item.settled != "lost":
                 self._course.believed(self._name, item, asked_ms + ms)

@@ -214,6 +214,12 @@ class SimNode:
         return None if self.replica is None else self.replica.member
 
     @property
+    def takes_part(self) -> bool:
+        """True while a member runs, and has not left its place to another process of its name."""
+        member = self.as_member
+        return member is not None and member._context.seniority.takes_part(self.clock())
+
+    @property
     def waits_in_vain(self) -> bool:
         """True while the upkeep waits for a checkpoint that nobody makes."""
         return self._upkeep._checkpointing and self._worker.idle

@@ -274,6 +274,23 @@ def test_a_lease_is_held_against_the_log_s_and_against_what_the_answer_says_of_i
     assert failures == ["leases"] * is_seen
 
 
+@pytest.mark.parametrize(
+    ("token", "client_id", "failures"),
+    [(7, "c1", ["leases"]), (8, "c1", []), (7, "displaced", []), (7, "gone", [])],
+)
+def test_who_is_told_that_a_lease_was_lost_by_which_it_has_acknowledged_is_deceived(
+    token: int, client_id: str, failures: list[str]
+) -> None:
+    found: list[str] = []
+    group = SimpleNamespace(acked={1: (token, client_id)}, displaced={"displaced"})
+    reference = SimpleNamespace(groups={("t", "g"): group}, gone={"gone": (9, ())})
+    promises = WorkPromises(lambda check, text: found.append(check), cast("Any", reference))
+    promises.told_lost("c", cast("Any", SimpleNamespace(topic="t", group="g", id=1, _token=7)))
+    promises.told_lost("c", cast("Any", SimpleNamespace(topic="t", group="g", id=2, _token=7)))
+    promises.told_lost("c", cast("Any", SimpleNamespace(topic="t", group="ended", id=1, _token=7)))
+    assert found == failures
+
+
 @pytest.mark.parametrize(("acked", "failures"), [({1}, []), (set(), ["key_order"])])
 def test_what_the_log_has_as_acknowledged_is_done_whatever_its_worker_was_told(
     acked: set[int], failures: list[str]
