@@ -43,7 +43,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "skipped": "an application is given what comes next, and nothing is passed over",
     "given_again": "what a worker has acknowledged is given to nobody again",
     "given_twice": "each attempt of a group's publication is given to one worker",
-    "leases": "a worker believes in no longer lease than it has, and in no loss of what it has done",
+    "leases": "no longer lease is believed in than there is, nor a loss of what is done; loops end",
     "key_order": "ordered by key, a publication is given when all before it of its key are settled",
     "own_answer": "of several callers of a client each is told of its own publication",
     "call_order": "what several callers of a client publish is stored once, as they called",
