@@ -11,6 +11,7 @@ A file is read once, in pieces, whatever its size.
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -295,7 +296,7 @@ def _candidates(
                 continue  # its process died before it was named, and so before its first line
             why = "run.json does not name it"
         if why:
-            doubts.holes.append(f"{folder}/{entry.name} is not read: {why}")
+            doubts.holes.append(f"{folder}/{legible(entry.name)} is not read: {why}")
         else:
             found[name] = entry
     doubts.holes += [
@@ -323,12 +324,19 @@ def _not_read(entry: Place, ending: str) -> str:
         return "its name is one of those that Spark leaves out"
     if not entry.name.endswith(ending):
         return f"it is no *{ending}"
+    if entry.name != legible(entry.name):
+        return "its name is no UTF-8"
     if ":" in entry.name:
         return "its name has a colon, which Hadoop's paths can't have"
     try:
         return "" if entry.is_file() else "it is no file"
     except OSError as error:
         return _said(error)
+
+
+def legible(name: str) -> str:
+    """Return the name of a file as text: bytes of it may be no UTF-8."""
+    return os.fsencode(name).decode(errors="replace")
 
 
 def _is_empty(entry: Place) -> bool:
