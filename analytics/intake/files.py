@@ -184,7 +184,9 @@ def contents_of(file: Place, first_bytes: int | None = None, is_lines: bool = Tr
 def strictly(text: bytes | str) -> Any:
     """Return what a JSON text says. Raises ValueError for one that only a lenient parser takes."""
     try:
-        return json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number)
+        found = json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number)
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate is no character
+        return found
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
 
@@ -400,7 +402,7 @@ def _compare(name: str, found: Contents, said: Described | None, doubts: _Doubts
 
 def _is_torn(tail: bytes) -> bool:
     """Return whether a last line without an end was cut off while it was written."""
-    if not tail.strip() or tail.endswith(TORN_MARK.encode()):
+    if not tail or tail.endswith(TORN_MARK.encode()):
         return False  # a marked line is counted where lines are read
     try:
         strictly(tail)

@@ -457,6 +457,7 @@ UNVOUCHED: dict[str, Case] = {
     "run.json gone": ("can't be read", lambda kept: (kept.directory / "run.json").unlink()),
     "run.json broken": ("no JSON", lambda kept: _text(kept, "{")),
     "run.json repeats": ("no JSON: a name comes twice", lambda kept: _text(kept, '{"a":1,"a":1}')),
+    "run.json of half a character": ("no JSON", lambda kept: _text(kept, '{"run_id":"\\ud800"}')),
     "run.json a list": ("no JSON object", lambda kept: _text(kept, "[]")),
 }
 
