@@ -13,6 +13,7 @@ from analytics.tables.groups import (
     NS_OF_MS,
     accepted_of,
     groups_of,
+    in_vain,
     leases_of,
     named,
     settlements_of,
@@ -109,17 +110,17 @@ def _soon(leases: DataFrame, said: DataFrame) -> DataFrame:
 
 def _refused(tables: Tables, leases: DataFrame, said: DataFrame) -> DataFrame:
     """Find what was settled in vain by who surely had it: nobody said anything else of that lease,
-    no purge took it, and the TAKE was sent once.
+    and no purge took it.
     """
     groups = with_application(groups_of(tables.worked), tables)
     judged = groups.where(F.col("stood") & ~F.col("is_application")).select(*GROUP)
     purges = tables.asides.where(F.col("f").isin("purge", "purged"))
     purged = purges.groupBy("run_id", "topic").agg(F.max("last_id").alias("purged_id"))
     words = W.partitionBy(*LEASE)
-    is_once = (F.col("attempt") == 1) & (F.col("sendings") == 1) & F.col("number").isNotNull()
+    alone = F.count(F.lit(1)).over(words) == 1
     vain = settled(
-        said.withColumn("words", F.count(F.lit(1)).over(words))
-        .where(F.col("is_lost") & (F.col("words") == 1) & is_once & F.col("epoch").isNotNull())
+        said.withColumns({"is_alone": alone, "is_vain": in_vain()})
+        .where(F.col("is_alone") & F.col("is_vain") & F.col("epoch").isNotNull())
         .join(F.broadcast(judged), list(GROUP), "leftsemi")
         .join(F.broadcast(purged), ["run_id", "topic"], "left")
         .where(F.col("id") > F.coalesce("purged_id", F.lit(0)))

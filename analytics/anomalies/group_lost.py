@@ -13,16 +13,20 @@ from analytics.tables.groups import (
     GROUP,
     acks_of,
     groups_of,
+    in_vain,
     leases_of,
     letters_of,
     named,
+    settlements_of,
     takes_of,
 )
 from analytics.tables.tables import Tables, with_application
 
 
 def group_lost(tables: Tables) -> DataFrame:
-    """Find ids up to where all is settled that no ack names, and that are no dead letters."""
+    """Find ids up to where all is settled that no ack names but in vain, and that are no dead
+    letters.
+    """
     if is_never_any(tables.worked):
         return tables.worked.select(*evidence())
     groups = settled(_judged(tables))
@@ -85,11 +89,20 @@ def _with_floors(groups: DataFrame, tables: Tables) -> DataFrame:
 
 def _explained(tables: Tables, groups: DataFrame, takes: DataFrame) -> DataFrame:
     """Return runs of the ids that were acknowledged, are dead letters, or may be."""
-    columns = (*GROUP, "first", "last")
-    done = acks_of(takes).select(*columns)
     one = (F.col("id").alias("first"), F.col("id").alias("last"))
     letters = letters_of(tables.told, tables.worked).select(*GROUP, *one)
     often = F.col("attempt") + F.col("hidden") >= F.col("attempts_max")
     limits = groups.where(~F.col("is_read")).select(*GROUP, "hidden", "attempts_max")
     maybe = leases_of(takes).join(F.broadcast(limits), list(GROUP)).where(often)
-    return done.unionByName(letters).unionByName(maybe.select(*GROUP, *one))
+    return _done(takes).unionByName(letters).unionByName(maybe.select(*GROUP, *one))
+
+
+def _done(takes: DataFrame) -> DataFrame:
+    """Return runs of what acks name, but for what was surely said in vain: of few TAKEs."""
+    columns = (*GROUP, "first", "last")
+    is_refused = F.coalesce((F.col("outcome") == "ok") & (F.size("lost") > 0), F.lit(False))
+    others = acks_of(takes.where(~is_refused)).select(*columns)
+    said = settlements_of(takes.where(is_refused)).withColumn("is_vain", in_vain())
+    kept = said.where((F.col("word") == "acks") & ~F.col("is_vain"))
+    one = (F.col("id").alias("first"), F.col("id").alias("last"))
+    return others.unionByName(kept.select(*GROUP, *one))

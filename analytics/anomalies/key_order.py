@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.common.schema import evidence
+from analytics.common.schema import DIGEST_DIGITS, evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.groups import (
     GROUP,
@@ -43,12 +43,27 @@ def key_order(tables: Tables) -> DataFrame:
 
 
 def _changed(tables: Tables) -> DataFrame:
-    """Find ids of which two answers say different keys, in whatever group."""
+    """Find ids of which two answers say different keys, in whatever group, or an answer another one
+    than it was put with.
+    """
     one = F.struct("key", "seen")
-    said = said_keys_of(takes_of(tables.worked)).groupBy(*ID)
-    ids = said.agg(F.min(one).alias("least"), F.max(one).alias("most"))
+    told = settled(said_keys_of(takes_of(tables.worked)))
+    ids = told.select(*ID).distinct()
+    said = told.unionByName(_put_keys_of(tables).join(ids, ["run_id", "topic", "id"]))
+    ids = said.groupBy(*ID).agg(F.min(one).alias("least"), F.max(one).alias("most"))
     return ids.where(F.col("least.key") != F.col("most.key")).select(
         *evidence(**named("changed"), operations=F.array("least.seen", "most.seen"))
+    )
+
+
+def _put_keys_of(tables: Tables) -> DataFrame:
+    """Return (run_id, topic, id, key, seen) of what was put with a key, and acknowledged."""
+    puts = tables.told.where((F.col("f") == "put") & (F.size("keyed") > 0))
+    start = (F.col("place") * DIGEST_DIGITS + 1).cast("int")
+    digest = F.substr("keys", start, F.lit(DIGEST_DIGITS))
+    ids = F.posexplode("keyed").alias("place", "id")
+    return puts.select("run_id", "topic", "keys", operation().alias("seen"), ids).select(
+        *("run_id", "topic", "id", "seen"), digest.alias("key")
     )
 
 

@@ -7,7 +7,7 @@ from pyspark.sql.window import Window as W
 from analytics.common import intervals
 from analytics.common.schema import DIGEST_DIGITS, KEY, evidence, operation
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.groups import NS_OF_MS
+from analytics.tables.groups import NS_OF_MS, every_take_of
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.tables import Tables, with_application
 
@@ -44,7 +44,7 @@ def purge(tables: Tables) -> DataFrame:
 
 def _late(tables: Tables) -> DataFrame:
     """Find the lowest id of an answer that had expired by the clock of the leader that stored it,
-    and gave it.
+    and gave it. Who asks again for a TAKE is given what was leased when that was first asked for.
     """
     led = tables.led
     if is_never_any(led):
@@ -53,13 +53,21 @@ def _late(tables: Tables) -> DataFrame:
             .withColumns({"client_id": F.lit(""), "topic": F.lit(""), "id": F.lit(0)})
             .select(*_evidence("late", F.lit(None)))
         )
-    gets = (
-        tables.deliveries.where(~F.col("tells_of_purge"))
-        .join(led, list(KEY))
-        .select(
-            *ROW, "node", "term", one_host(), "first", "last", F.col("invoke_ns").alias("asked_ns")
-        )
+    span = ("first", "last", "asked_ns")
+    gets = tables.deliveries.where(~F.col("tells_of_purge")).withColumn(
+        "asked_ns", F.col("invoke_ns")
     )
+    takes = every_take_of(tables.worked).where(F.col("outcome") == "ok")
+    takes = takes.withColumn("run", F.explode("leases")).select(
+        *KEY,
+        F.col("group").alias("client_id"),
+        *("topic", "host"),
+        F.col("run")[0].alias("first"),
+        F.col("run")[1].alias("last"),
+        F.col("begun_ns").alias("asked_ns"),
+    )
+    given = gets.select(*ROW, "host", *span).unionByName(takes)
+    gets = given.join(led, list(KEY)).select(*ROW, "node", "term", one_host(), *span)
     stored = acknowledged_runs(tables.puts).where(
         ~F.col("duplicate") & F.col("expires").isNotNull()
     )

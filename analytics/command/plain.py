@@ -30,7 +30,7 @@ from analytics.common.verdict import (
     Witness,
     WitnessOperation,
 )
-from analytics.judge.liveness import Healing, named, with_healing, with_recovery
+from analytics.judge.liveness import Healing, fields_of, named, with_healing, with_recovery
 from analytics.judge.witnesses import located
 from analytics.report.data import FIELDS
 from analytics.report.facts import facts_of
@@ -198,7 +198,7 @@ def _recovered_count(run: twins.Run) -> int:
 
 def _faults(run: twins.Run, document: Mapping[str, Any]) -> tuple[InjectedFault, ...]:
     """Return the injections as the run has measured them, with what came after."""
-    injections = (document.get("outcome") or {}).get("injections") or ()
+    injections = _injections(document)
     acknowledged = sorted(int(put.end) for put in run.of("put") if put.is_ok)
     ends = [*(one["injected_ns"] for one in injections), _end_ns(run, acknowledged)][1:]
     faults = [
@@ -213,9 +213,12 @@ def _faults(run: twins.Run, document: Mapping[str, Any]) -> tuple[InjectedFault,
     ]
     healings = []
     for row in sorted(run.faults, key=lambda row: row["t_ns"]):
-        if orjson.loads(row["error"]).get("action") == "heal":
-            healings.append(Healing(row["t_ns"], *named(row["error"])))
-    healed = with_healing(faults, healings, document.get("nodes") or ())
+        error = row.get("error")
+        if fields_of(error).get("action") == "heal":
+            healings.append(Healing(row["t_ns"], *named(error)))
+    nodes = document.get("nodes")
+    known = [node for node in nodes if isinstance(node, str)] if isinstance(nodes, list) else []
+    healed = with_healing(faults, healings, known)
     following = {
         fault.healed_ns: acknowledged[place]
         for fault in healed
@@ -223,6 +226,23 @@ def _faults(run: twins.Run, document: Mapping[str, Any]) -> tuple[InjectedFault,
         and (place := bisect_left(acknowledged, fault.healed_ns)) < len(acknowledged)
     }
     return with_recovery(healed, following)
+
+
+def _injections(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the injections of run.json, but for what can't be read as one."""
+    outcome = document.get("outcome")
+    said = outcome.get("injections") if isinstance(outcome, Mapping) else None
+    return [one for one in said if _is_injection(one)] if isinstance(said, list) else []
+
+
+def _is_injection(one: object) -> bool:
+    fields = one if isinstance(one, Mapping) else {}
+    return (
+        isinstance(fields.get("name"), str)
+        and isinstance(fields.get("targets"), list)
+        and isinstance(fields.get("injected_ns"), int)
+        and isinstance(fields.get("gap_ms", ""), int | float | None)
+    )
 
 
 def _end_ns(run: twins.Run, acknowledged: Sequence[int]) -> int:

@@ -11,6 +11,7 @@ A file is read once, in pieces, whatever its size.
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -183,7 +184,9 @@ def contents_of(file: Place, first_bytes: int | None = None, is_lines: bool = Tr
 def strictly(text: bytes | str) -> Any:
     """Return what a JSON text says. Raises ValueError for one that only a lenient parser takes."""
     try:
-        return json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number)
+        found = json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number)
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate is no character
+        return found
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
 
@@ -295,7 +298,7 @@ def _candidates(
                 continue  # its process died before it was named, and so before its first line
             why = "run.json does not name it"
         if why:
-            doubts.holes.append(f"{folder}/{entry.name} is not read: {why}")
+            doubts.holes.append(f"{folder}/{legible(entry.name)} is not read: {why}")
         else:
             found[name] = entry
     doubts.holes += [
@@ -323,12 +326,19 @@ def _not_read(entry: Place, ending: str) -> str:
         return "its name is one of those that Spark leaves out"
     if not entry.name.endswith(ending):
         return f"it is no *{ending}"
+    if entry.name != legible(entry.name):
+        return "its name is no UTF-8"
     if ":" in entry.name:
         return "its name has a colon, which Hadoop's paths can't have"
     try:
         return "" if entry.is_file() else "it is no file"
     except OSError as error:
         return _said(error)
+
+
+def legible(name: str) -> str:
+    """Return the name of a file as text: bytes of it may be no UTF-8."""
+    return os.fsencode(name).decode(errors="replace")
 
 
 def _is_empty(entry: Place) -> bool:
@@ -392,7 +402,7 @@ def _compare(name: str, found: Contents, said: Described | None, doubts: _Doubts
 
 def _is_torn(tail: bytes) -> bool:
     """Return whether a last line without an end was cut off while it was written."""
-    if not tail.strip() or tail.endswith(TORN_MARK.encode()):
+    if not tail or tail.endswith(TORN_MARK.encode()):
         return False  # a marked line is counted where lines are read
     try:
         strictly(tail)

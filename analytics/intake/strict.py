@@ -21,6 +21,8 @@ STRICTLY: Final[Mapping[str, str]] = {
     "allowNonNumericNumbers": "false",
 }
 VALUE, FILE, BLOCK = "value", "file", "block"
+HIGH, LOW = r"\\ud[89ab][0-9a-f]{2}", r"\\ud[c-f][0-9a-f]{2}"  # together a character, alone none
+HALF: Final = rf"(?i){HIGH}(?!{LOW})|(?<!{HIGH}){LOW}"
 
 
 def lines_of(spark: SparkSession, places: Iterable[Place]) -> DataFrame:
@@ -56,4 +58,10 @@ def is_one_object(texts: Iterable[str]) -> Column:
         & (F.json_array_length(F.concat(F.lit("["), VALUE, F.lit("]"))) == 1)
         & F.forall(names, lambda each: F.size(each) == F.size(F.array_distinct(each)))
         & ~F.col(VALUE).rlike(no_text)
+        & ~(F.col(VALUE).contains("\\u") & _without_backslashes().rlike(HALF))
     )
+
+
+def _without_backslashes() -> Column:
+    """Return `value` without its escaped backslashes: what is left of them escapes something."""
+    return F.regexp_replace(VALUE, r"\\\\", "")

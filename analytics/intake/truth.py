@@ -20,7 +20,7 @@ from analytics.common import schema
 from analytics.common.storage import Place, files_in
 from analytics.common.table_store import made_of, settled
 from analytics.common.verdict import NOT_COLLECTED
-from analytics.intake.files import TRUTH, against_run_file, content_of, strictly
+from analytics.intake.files import TRUTH, against_run_file, content_of, legible, strictly
 from analytics.intake.strict import BLOCK, FILE, STRICTLY, VALUE, is_one_object, lines_of, no_lines
 
 # kind -> the fields without which a row of it says nothing.
@@ -120,7 +120,7 @@ def truth_of(spark: SparkSession, directory: Place) -> Truth:
     holes, unvouched = against_run_file(files, said, due)
     if is_unsaid:
         holes = ("run.json does not say whose disks were to be read", *holes)
-    unread = tuple(one.name for one in entries if one not in files)
+    unread = tuple(legible(one.name) for one in entries if one not in files)
     collected = {_node_of(one.name) for one in files}
     lines = lines_of(spark, files) if files else no_lines(spark)
     rows = parsed(lines)
@@ -152,10 +152,8 @@ def parsed(lines: DataFrame) -> DataFrame:
     """
     line = F.from_json("value", f"{schema.TRUTH}, unparsed STRING", STRICTLY)
     strict = is_one_object(schema.texts(schema.TRUTH))
-    rows = (
-        lines.where(F.trim("value") != "")
-        .select(*lines.columns, line.alias("line"), strict.alias("strict"))
-        .select(*lines.columns, "strict", "line.*")
+    rows = lines.select(*lines.columns, line.alias("line"), strict.alias("strict")).select(
+        *lines.columns, "strict", "line.*"
     )
     bad = F.col("unparsed").isNotNull() | F.col("run_id").isNull() | F.col("node").isNull()
     bad = bad | ~F.coalesce("strict", F.lit(False)) | ~_is_whole() | _is_beyond()

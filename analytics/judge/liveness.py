@@ -7,6 +7,7 @@ What must not: Spark, reading, the bounds that times are held against (verdict.p
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from analytics.common.verdict import RECOVERY_MS_MAX, InjectedFault
 
@@ -20,11 +21,21 @@ class Healing:
     targets: tuple[str, ...]
 
 
-def named(error: str) -> tuple[str, tuple[str, ...]]:
+def fields_of(error: str | None) -> dict[str, Any]:
+    """Return what a fault's row says: nothing, if that can't be read."""
+    try:
+        fields = json.loads(error or "")
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def named(error: str | None) -> tuple[str, tuple[str, ...]]:
     """Return the name and the targets of a fault's row."""
-    fields = json.loads(error)
-    targets = tuple(str(target) for target in fields.get("targets") or ())
-    return str(fields.get("name", "")), targets
+    fields = fields_of(error)
+    targets = fields.get("targets")
+    named_so = targets if isinstance(targets, list) else ()
+    return str(fields.get("name", "")), tuple(map(str, named_so))
 
 
 def with_healing(

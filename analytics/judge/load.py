@@ -272,7 +272,7 @@ def parse(lines: DataFrame) -> DataFrame:
     then not be believed, so the verdict becomes unknown.
     """
     line = F.from_json("value", f"{schema.LINE}, unparsed STRING", STRICTLY)
-    fields = lines.where(F.trim("value") != "").withColumn("line", line)
+    fields = lines.withColumn("line", line)
     form = F.from_json("value", FORM, STRICTLY)
     events = fields.withColumn("form", form).select(*lines.columns, "form", "line.*")
     is_strict = is_one_object(schema.texts(schema.LINE))

@@ -1,5 +1,5 @@
-"""What `run.json` says of a run, for people to read and to run again. Every field may be missing:
-a history is judged without it too. No Spark, no HTML here.
+"""What `run.json` says of a run, for people to read and to run again. Every field may be missing,
+or be anything: a history is judged without it too. No Spark, no HTML here.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def facts_of(directory: Place) -> ReportFacts:
         target=str(run.get("target") or ""),
         seed=str(run.get("seed", "")),
         start=str(run.get("start") or ""),
-        nodes=tuple(str(node) for node in run.get("nodes") or ()),
+        nodes=tuple(str(node) for node in _list(run.get("nodes"))),
         settings=tuple(_flat(_settings(run, experiment))),
         versions=tuple(_flat(_table(run.get("versions")))),
-        problems=tuple(str(one) for one in outcome.get("problems") or ()),
+        problems=tuple(str(one) for one in _list(outcome.get("problems"))),
         truth=_truth(directory, run),
         rerun=_rerun(run, experiment),
     )
@@ -73,11 +73,15 @@ def _table(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _truth(directory: Place, run: Mapping[str, Any]) -> tuple[str, str, str]:
     collected = len(list((directory / "truth").glob("*.jsonl")))
     if not collected:
         return "none", "truth of nodes", "their disks were not read"
-    of = f"{collected} of {len(run.get('nodes') or ()) or collected}"
+    of = f"{collected} of {len(_list(run.get('nodes'))) or collected}"
     return of, "nodes' truth", "what stood on their disks at the end"
 
 
@@ -112,8 +116,8 @@ def _rerun(run: Mapping[str, Any], experiment: Mapping[str, Any]) -> str | None:
     words = ["flotilla-chaos", "run", str(experiment["name"])]
     if run.get("target"):
         words += ["--target", str(run["target"])]
-    if run.get("nodes"):
-        words += ["--nodes", str(len(run["nodes"]))]
-    if run.get("duration_s"):
-        words += ["--duration", f"{run['duration_s']:g}"]
+    if nodes := _list(run.get("nodes")):
+        words += ["--nodes", str(len(nodes))]
+    if isinstance(seconds := run.get("duration_s"), int | float) and seconds:
+        words += ["--duration", f"{seconds:g}"]
     return shlex.join([*words, "--seed", str(run["seed"])])

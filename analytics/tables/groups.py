@@ -167,6 +167,15 @@ def settlements_of(takes: DataFrame) -> DataFrame:
     return said.withColumn("is_lost", answered & F.coalesce(is_lost, F.lit(False))).drop("lost")
 
 
+def in_vain() -> Column:
+    """Return, of rows of `settlements_of`, whether it was surely not carried out: it was refused,
+    and is all that its TAKE says of the id, which was sent once.
+    """
+    is_all = F.count(F.lit(1)).over(W.partitionBy(*ID, "seen")) == 1
+    is_once = (F.col("attempt") == 1) & (F.col("sendings") == 1) & F.col("number").isNotNull()
+    return F.coalesce(F.col("is_lost") & is_all & is_once, F.lit(False))
+
+
 def _said(takes: DataFrame, name: str) -> DataFrame:
     rows = takes.where(F.col("outcome") != "fail").withColumn("run", F.explode(name))
     columns = ("client_id", "epoch", "at", "step", "seen", "invoke_ns", "end_ns", "lost")

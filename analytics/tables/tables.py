@@ -8,7 +8,7 @@ asides         the events that are of no PUT or GET, nor of what was handed over
 told           the ends that say when publications were stored, or which have keys and headers, or
                are dead letters
 expiring       the topics to which something was put that expires, or which are compacted
-led            by which node in which term PUTs and GETs of such topics were answered
+led            by which node in which term PUTs, GETs and TAKEs of such topics were answered
 collected      up to where a node has collected a topic of which nothing is gone otherwise
 lanes          one row a PUT with a delay, with the `delays` that it asked for (delays.py)
 comings        one row a run of what came and had been put with a delay
@@ -288,7 +288,8 @@ def told_of(events: DataFrame) -> DataFrame:
 
     An answer that brought nothing says nothing of ids, whatever topic it names.
     """
-    said = F.col("times").isNotNull() | F.col("marked").isNotNull() | F.col("letters").isNotNull()
+    names = ("times", "marked", "keyed", "letters")
+    said = reduce(or_, (F.col(name).isNotNull() for name in names))
     is_answer = (F.col("f") == "get") & (F.col("count") > 0)
     is_end = (F.col("type") == "ok") & ((F.col("f") == "put") | is_answer)
     columns = (*KEY, "f", "topic", "times", "marked", "properties", "keyed", "keys", "letters")
@@ -318,10 +319,11 @@ def expiring_of(events: DataFrame) -> DataFrame:
 
 
 def led_of(events: DataFrame, expiring: DataFrame) -> DataFrame:
-    """Return (KEY, node, term) of the PUTs and GETs that were answered in those topics: mostly none
-    are.
+    """Return (KEY, node, term) of the PUTs, GETs and TAKEs that were answered in those topics:
+    mostly none are.
     """
-    is_answer = F.col("f").isin("put", "get") & (F.col("type") == "ok") & F.col("node").isNotNull()
+    is_answer = F.col("f").isin("put", "get", "take") & (F.col("type") == "ok")
+    is_answer = is_answer & F.col("node").isNotNull()
     answered = only(events.where(is_answer), expiring, ("run_id", "topic"))
     return answered.where(F.col("term").isNotNull()).select(*KEY, "node", "term")
 

@@ -395,10 +395,13 @@ def purge(run: Run) -> Iterable[Evidence]:
             yield from _told_wrongly(run, get)
         elif get.brought:
             yield from _given_though_gone(run, get, get.client, min(get.ids()))
-            yield from _given_late(run, get)
+            yield from _given_late(run, get, get.client, get.ids(), get.invoke)
+    begun = _begun(run)
     for take in run.of("take"):
-        if leased := [lease.first for lease in take.of_group.leases]:
-            yield from _given_though_gone(run, take, take.of_group.name, min(leased))
+        ids = [id_ for one in take.of_group.leases for id_ in range(one.first, one.last + 1)]
+        if ids:
+            yield from _given_though_gone(run, take, take.of_group.name, min(ids))
+            yield from _given_late(run, take, take.of_group.name, ids, begun[_step(take)])
 
 
 def _told_wrongly(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
@@ -427,18 +430,37 @@ def _given_though_gone(
 NS_OF_MS = 1_000_000
 
 
-def _given_late(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
+def _step(take: RecordedOperation) -> tuple[object, ...]:
+    """Return what is the same for the TAKEs that are one request."""
+    group = take.of_group
+    if group.number is None:
+        return take.key
+    return take.topic, group.name, take.client, take.epoch, group.number
+
+
+def _begun(run: Run) -> dict[tuple[object, ...], Time]:
+    """Return when each TAKE was first asked for."""
+    begun: dict[tuple[object, ...], Time] = {}
+    for take in run.of("take"):
+        begun[_step(take)] = min(take.invoke, begun.get(_step(take), take.invoke))
+    return begun
+
+
+def _given_late(
+    run: Run, own: RecordedOperation, client: str, ids: Iterable[int], asked: Time
+) -> Iterator[Evidence]:
     """Yield the lowest id that had expired by the clock of the leader that stored and gave it."""
-    if get.node is None or get.term is None or get.named not in run.expiring:
+    topic = own.named or own.topic
+    if own.node is None or own.term is None or topic not in run.expiring:
         return
-    for id_ in sorted(get.ids()):
-        for put in run.stored_in.get(get.named, ()):
+    for id_ in sorted(ids):
+        for put in run.stored_in.get(topic, ()):
             first, ms = put.first_id or 0, put.expiry_of(id_)
             is_its = first <= id_ < first + put.count and ms is not None and not put.is_duplicate
-            one_clock = (put.node, put.term, put.host) == (get.node, get.term, get.host)
-            passed_ns = (get.invoke - put.end) * 99
+            one_clock = (put.node, put.term, put.host) == (own.node, own.term, own.host)
+            passed_ns = (asked - put.end) * 99
             if is_its and one_clock and passed_ns > 100 * (ms or 0) * NS_OF_MS:
-                yield _of_purge(run, get, id_, None, "late")
+                yield run.row(own, topic=topic, client_id=client, id=id_, detail="late")
                 return
 
 

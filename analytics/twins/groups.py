@@ -61,7 +61,6 @@ class GroupHistory:
     leases: dict[int, list[GivenLease]] = field(default_factory=lambda: defaultdict(list))
     accepted: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
     said: dict[int, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
-    done: set[int] = field(default_factory=set)
     floor: int = 0
 
     def add(self, take: RecordedOperation) -> None:
@@ -71,7 +70,6 @@ class GroupHistory:
         lost = {id_ for first, last in said.lost for id_ in range(first, last + 1)}
         for token, first, last in said.acks if take.may_have_happened else ():
             for id_ in range(first, last + 1):
-                self.done.add(id_)
                 self.said[id_].append(Settlement(token, take))
                 if take.is_ok and id_ not in lost:
                     self.accepted[id_].append(Settlement(token, take))
@@ -115,6 +113,30 @@ class GroupHistory:
         for take in self.takes:
             begun[_step(take)] = min(take.invoke, begun.get(_step(take), take.invoke))
         return begun
+
+    @cached_property
+    def _askings(self) -> Counter[Step]:
+        """How often each step was asked for."""
+        return Counter(_step(take) for take in self.takes)
+
+    def is_in_vain(self, id_: int, said: Settlement) -> bool:
+        """Whether what a TAKE says of an id was surely not carried out: it was refused, and is all
+        that this TAKE says of the id, which was sent once.
+        """
+        take = said.take
+        is_once = take.attempt == 1 and self._askings[_step(take)] == 1
+        is_all = sum(each.take is take for each in self.said[id_]) == 1
+        is_refused = any(first <= id_ <= last for first, last in take.of_group.lost)
+        return is_refused and is_all and is_once and take.of_group.number is not None
+
+    @cached_property
+    def done(self) -> set[int]:
+        """The ids of which somebody has said that they are done, and not surely in vain."""
+        return {
+            id_
+            for id_, words in self.said.items()
+            if any(each.word == "ack" and not self.is_in_vain(id_, each) for each in words)
+        }
 
     @property
     def settled(self) -> range:
@@ -435,18 +457,14 @@ def _too_soon(run: Run, group: GroupHistory) -> Iterator[Evidence]:
 
 def _refused(run: Run, group: GroupHistory) -> Iterator[Evidence]:
     """Yield what was settled in vain by who surely had it."""
-    asked = Counter(_step(take) for take in group.takes)
     purged = max((one.last_id for one in run.purges if one.topic == group.topic), default=0)
     for id_, words in group.said.items():
         for said in words:
-            take = said.take
-            lost = id_ in _lost(take)
             is_alone = sum(each.token == said.token for each in words) == 1
-            is_once = take.attempt == 1 and asked[_step(take)] == 1
-            if id_ > purged and lost and is_alone and is_once and take.of_group.number is not None:
+            if id_ > purged and is_alone and group.is_in_vain(id_, said):
                 for lease in group.leases.get(id_, ()):
-                    if lease.token == said.token and _has_it_until(lease.take, take):
-                        yield _row(run, group, id_, "refused", lease.take, take)
+                    if lease.token == said.token and _has_it_until(lease.take, said.take):
+                        yield _row(run, group, id_, "refused", lease.take, said.take)
 
 
 def _has_it_until(given: RecordedOperation, take: RecordedOperation) -> bool:
@@ -562,9 +580,11 @@ def key_order(run: Run) -> Iterable[Evidence]:
     """Find what was given though another one of its key, before it, was not settled."""
     for group in groups_of(run):
         keys = group.keys()
+        put = _keys_put(run, group.topic)
         for id_, digests in keys.items():
-            if len(digests) > 1:
-                (_, one), (_, other), *_ = digests.items()
+            said = put.get(id_, {}) | digests
+            if len(said) > 1:
+                (_, one), (_, other), *_ = said.items()
                 yield _row(run, group, id_, "changed", one, other)
         if not (group.stood and group.is_ordered):
             continue
@@ -574,6 +594,15 @@ def key_order(run: Run) -> Iterable[Evidence]:
                 of_key[digest].add(id_)
         for ids in of_key.values():
             yield from _broken_order(run, group, sorted(ids), group.begun)
+
+
+def _keys_put(run: Run, topic: str) -> dict[int, dict[str, RecordedOperation]]:
+    """Return the digests of the keys with which something was put, by id, with its PUT."""
+    found: dict[int, dict[str, RecordedOperation]] = defaultdict(dict)
+    for put in run.of("put"):
+        for id_, digest in put.keys.items() if put.is_ok and put.topic == topic else ():
+            found[id_].setdefault(digest, put)
+    return found
 
 
 def _broken_order(

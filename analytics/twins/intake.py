@@ -7,6 +7,7 @@ verdict. A hole is a sentence: what is missing, or can't be believed.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from analytics.twins.record import (
 
 NUMBER_MAX: Final = 2**53
 COUNT_MAX: Final = 2**24  # publications at once
+TEXT_MAX: Final = 20_000_000  # characters of a field
 TIME_NS_MAX: Final = 2**63 - 1
 TORN_MARK: Final = b"\x18"
 DIGEST: Final = re.compile(r"[0-9a-f]{32}")
@@ -153,7 +155,7 @@ def _take_history(intake: TakenIn, directory: Path) -> None:
             intake.holes.append(f"{HISTORY}/{name} is gone: run.json names it")
     for name in found:
         if name not in wanted and not _is_unnamed_yet(folder / name):
-            intake.holes.append(f"{HISTORY}/{name} is not read: it is no file of this run")
+            intake.holes.append(f"{HISTORY}/{_shown(name)} is not read: it is no file of this run")
 
 
 def _wanted(intake: TakenIn, listed: object, found: list[str]) -> list[str]:
@@ -176,7 +178,13 @@ def _wanted(intake: TakenIn, listed: object, found: list[str]) -> list[str]:
 
 
 def _is_own(name: str) -> bool:
-    return name.endswith(".jsonl") and not name.startswith(("_", ".")) and "/" not in name
+    is_named_so = name.endswith(".jsonl") and not name.startswith(("_", "."))
+    return is_named_so and not {"/", ":"} & set(name) and name == _shown(name)
+
+
+def _shown(name: str) -> str:
+    """Return a file's name as text: bytes of it may be no UTF-8."""
+    return os.fsencode(name).decode(errors="replace")
 
 
 def _is_unnamed_yet(path: Path) -> bool:
@@ -278,7 +286,7 @@ def _is_time(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and len(value) <= TEXT_MAX
 
 
 def _is_flag(value: object) -> bool:
@@ -547,8 +555,8 @@ def _take_truth(intake: TakenIn, directory: Path) -> None:
     folder = directory / TRUTH
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     names = intake.document.get("nodes")
-    every = {*expected, *(names if isinstance(names, list) else ())}
-    intake.nodes = {str(node): False for node in sorted(map(str, every))}
+    every = {*expected, *map(str, names if isinstance(names, list) else ())}
+    intake.nodes = dict.fromkeys(sorted(every), False)
     told = intake.document.get(TRUTH)
     files = told.get("files") if isinstance(told, Mapping) else None
     named: Mapping[str, object] = files if isinstance(files, Mapping) else {}
@@ -573,7 +581,8 @@ def _take_truth(intake: TakenIn, directory: Path) -> None:
         intake.truth += rows
     for name in found:
         if name not in {f"{node}.jsonl" for node in expected}:
-            intake.truth_holes.append(f"{TRUTH}/{name} is not read: no disk of that name was due")
+            path = f"{TRUTH}/{_shown(name)}"
+            intake.truth_holes.append(f"{path} is not read: no disk of that name was due")
     for name in named:
         if name not in {f"{node}.jsonl" for node in expected}:
             intake.truth_holes.append(f"run.json names {TRUTH}/{name}, and no such disk was due")
@@ -617,9 +626,10 @@ def _truth_rows(intake: TakenIn, node: str, data: bytes) -> Iterator[Event]:
 
 
 def _check_truth(row: Mapping[str, Any]) -> None:
-    fields = _TRUTH_FIELDS.get(row.get("kind", ""))
+    kind = row.get("kind")
+    fields = _TRUTH_FIELDS.get(kind) if isinstance(kind, str) else None
     if fields is None:
-        raise Malformed(f"no kind: {row.get('kind')!r}")
+        raise Malformed(f"no kind: {kind!r}")
     for name, test in {"run_id": _is_text, "node": _is_text, **fields}.items():
         if not test(row.get(name)):
             raise Malformed(f"{name} is {row.get(name)!r}")

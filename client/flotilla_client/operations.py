@@ -266,7 +266,8 @@ class Operations:
                 state.hand_over(topic, last_id, durable=False)
         for topic in sorted(subscriptions.keys() - heard):
             if any(protocol.matches(pattern, topic) for pattern in patterns):
-                self._record_brought(topic, subscriptions[topic], _by(done))
+                at = placed.get(topic, 0)
+                self._record_brought(topic, subscriptions[topic], at, _by(done))
         if recovery not in (None, state.recovery):
             state.met(recovery)
             self.readers.fetch_anew()
@@ -485,15 +486,18 @@ class Operations:
     def _bring(self, topic: str, cursor: int, placed: int, by: _By, durable: bool = True) -> None:
         """Store a subscription that a pattern has brought, unless it is known already."""
         if self.state.cursor(topic) is None or self.state.placed(topic) != placed:
-            self._record_brought(topic, cursor, by)
+            self._record_brought(topic, cursor, placed, by)
         if placed:
             self._place(topic, cursor, placed, durable)
         else:
             self.state.raise_cursor(topic, cursor, durable)
 
-    def _record_brought(self, topic: str, cursor: int, by: _By) -> None:
-        """Have it on record as a SUB, which would be answered so: it is owed what comes behind."""
-        operation = self.invoke("sub", topic)
+    def _record_brought(self, topic: str, cursor: int, placed: int, by: _By) -> None:
+        """Have it on record as a SUB, which would be answered so: it is owed what comes behind.
+
+        One that was placed begins elsewhere than at the end: what was read before may come again.
+        """
+        operation = self.invoke("sub", topic, start=cursor + 1 if placed else protocol.NEW)
         outcome = Outcome(*by, topic=topic, last_id=cursor, resumed=True, cursor=cursor)
         self._observer.on_complete(operation, outcome)
 

@@ -44,7 +44,7 @@ def main() -> None:
     except (KeysError, KeyUnusable) as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}")
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
 
 
 def _fail(reason: str) -> None:

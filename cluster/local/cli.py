@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 from rich.console import Console
@@ -58,9 +58,15 @@ def main() -> None:
     try:
         commands()
     except (LocalError, ConfigError, RecoveryError, IdentityError, KeysError) as error:
-        errors = Console(stderr=True, highlight=False, soft_wrap=True)
-        errors.print(f"[red]Error:[/] {escape(str(error))}")
-        sys.exit(1)
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
+
+
+def _fail(reason: str) -> NoReturn:
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    errors.print(f"[red]Error:[/] {escape(reason)}")
+    sys.exit(1)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

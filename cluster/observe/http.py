@@ -270,6 +270,9 @@ class Http:
 
 
 def _request(head: h11.Request) -> HttpRequest | Response:
+    size = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
+    if size > REQUEST_BYTES_MAX:  # h11 bounds only what has not come to its end
+        return text(431, f"a request has {REQUEST_BYTES_MAX} bytes at most")
     method = head.method.decode("ascii")
     if method not in ("GET", "HEAD", "OPTIONS"):
         return text(405, "only GET and HEAD", ("allow", "GET, HEAD, OPTIONS"))

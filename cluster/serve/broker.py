@@ -331,7 +331,8 @@ class Broker:
         if kind == PUT:
             lacking = store.lacks(principal, PUBLISH, topic)
             return None if lacking is None or self._is_stored(request) else lacking
-        if kind in (SUB, SEEK, READ, TAKE) or (kind == GET and topic) or "group" in request.body:
+        ends_group = kind == UNSUB and "group" in request.body
+        if kind in (SUB, SEEK, READ, TAKE) or (kind == GET and topic) or ends_group:
             return store.lacks(principal, SUBSCRIBE, topic)
         if kind == REQUEST_ID:
             return None if client_id else store.lacks_everything(principal)

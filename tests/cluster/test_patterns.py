@@ -183,3 +183,23 @@ def test_what_a_pattern_brings_is_judged_as_subscribed(
         reader.unsubscribe("judged.*")
     found = {name: rows for name, rows in judge(record).evidence.items() if rows}
     assert not found, found
+
+
+def test_what_a_pattern_brings_again_from_the_earliest_on_is_judged_as_another_reading(
+    cluster: LocalCluster, tmp_path: Path, till: Client
+) -> None:
+    record = tmp_path / "record"
+    till.subscribe("again.a")  # keeps the topic meanwhile
+    with Client(**options_of(cluster), state_dir=tmp_path / "a", record=record) as reader:
+        for number in range(3):
+            till.publish("again.a", b"%d" % number)
+        for topic in ("again.a", "again.>"):
+            reader.subscribe(topic, start="earliest")
+            assert len(read_all(reader)) == 3
+            reader.unsubscribe(topic)
+    with Client(**options_of(cluster), state_dir=tmp_path / "a", record=record) as reader:
+        reader.publish("again.a", b"4")
+        reader.subscribe("again.*", start="earliest")
+        assert len(read_all(reader)) == 4
+    found = {name: rows for name, rows in judge(record).evidence.items() if rows}
+    assert not found, found

@@ -191,6 +191,9 @@ def test_what_only_a_lenient_parser_takes_is_malformed(tmp_path: Path, spark: Sp
         line.replace(b'"f":"get"', b'"f":"get",'),
         line.replace(b'"f":"get"', b'"f":"get","x":01'),
         line.replace(b'"f":"get"', b'"f":"g\\et"'),
+        line.replace(b'"f":"get"', b'"f":"get","topic":"\\ud800"'),
+        line.replace(b'"f":"get"', b'"f":"get","node":"x\\\\\\uDC00"'),
+        line.replace(b'"f":"get"', b'"f":"get","node":"\\ude00\\ud83d"'),
         line.replace(b'"f":"get"', b'"f":"get"/*x*/'),
         b"[" + line + b"]",
         b'"' + line.replace(b'"', b'\\"') + b'"',
@@ -198,7 +201,13 @@ def test_what_only_a_lenient_parser_takes_is_malformed(tmp_path: Path, spark: Sp
         line[:-1],
         b"\0" * 40,
     ]
-    assert malformed(spark, tmp_path, *wrong, line) == [True] * len(wrong) + [False]
+    right = [
+        line,
+        line.replace(b'"f":"get"', b'"f":"get","node":"\\ud83d\\uDE00"'),
+        line.replace(b'"f":"get"', b'"f":"get","node":"\\\\ud800"'),
+    ]
+    found = malformed(spark, tmp_path, *wrong, *right)
+    assert found == [True] * len(wrong) + [False] * len(right)
 
 
 # --- a directory ----------------------------------------------------------------------------------
@@ -360,7 +369,8 @@ HOLES: dict[str, Case] = {
     "no last line end, torn": ("", ending(HALF)),
     "torn and marked at the end": ("", ending(HALF + TORN_MARK + "\n")),
     "long torn end": ("", ending('{"items":' + "[" * LONG_BYTES)),
-    "blank lines": ("", ending("\n  \n")),
+    "blank lines": ("2 malformed lines", ending("\n  \n")),
+    "no UTF-8": ("its name is no UTF-8", beside(os.fsdecode(b"\xff.jsonl"))),
     "empty and not named": ("", beside("x.jsonl")),
     "long line": ("1 malformed lines", other_text('"t"', f'"{"t" * LONG_BYTES}"')),
     "NULs at the end": ("", ending("\0" * 4096)),
@@ -447,6 +457,7 @@ UNVOUCHED: dict[str, Case] = {
     "run.json gone": ("can't be read", lambda kept: (kept.directory / "run.json").unlink()),
     "run.json broken": ("no JSON", lambda kept: _text(kept, "{")),
     "run.json repeats": ("no JSON: a name comes twice", lambda kept: _text(kept, '{"a":1,"a":1}')),
+    "run.json of half a character": ("no JSON", lambda kept: _text(kept, '{"run_id":"\\ud800"}')),
     "run.json a list": ("no JSON object", lambda kept: _text(kept, "[]")),
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from analytics.command import plain
 from analytics.common.check_specs import CLAIMS, Part
 from analytics.twins import TWINS, judge
 from analytics.twins.judging import NEEDS_HISTORY, NEEDS_TRUTH, delivered_count
@@ -236,6 +237,7 @@ def resealed(directory: Path, run: RunRecorder, change: Callable[[Path], None]) 
     return directory
 
 
+TOO_LONG = "x" * 20_000_001
 LINES: dict[str, Callable[[Path], None]] = {
     "no producer": replaced("s.jsonl", '"items": [[1, "p", 1, 2]]', '"items": [[1, null, 1, 2]]'),
     "count 0": replaced("s.jsonl", '[[1, "p", 1, 2]]', '[[1, "p", 1, 2], [3, "p", 3, 0]]'),
@@ -247,6 +249,8 @@ LINES: dict[str, Callable[[Path], None]] = {
     "no number": replaced("s.jsonl", '"last_id": 0', '"last_id": NaN'),
     "a number below 0": replaced("s.jsonl", '"last_id": 0', '"last_id": -1'),
     "half a surrogate": replaced("s.jsonl", '"f": "get"', '"f": "get", "error": "\\ud800"'),
+    "a long text": replaced("s.jsonl", '"f": "get"', f'"f": "get", "error": "{TOO_LONG}"'),
+    "an empty line": replaced("s.jsonl", "\n", "\n\n"),
     "another run": replaced("s.jsonl", '"run_id": "run"', '"run_id": "rum"'),
     "another process": replaced("s.jsonl", '"process": "s"', '"process": "r"'),
     "an op_id twice": replaced("p.jsonl", '"op_id": 2', '"op_id": 1'),
@@ -446,6 +450,44 @@ def test_both_judges_hold_the_same_checks_for_no_proof_where_something_is_missin
     ]
 
 
+@pytest.mark.parametrize("name", [b"\xff.jsonl", b"a:b.jsonl"])
+@pytest.mark.parametrize("history", [None, []], ids=["unvouched", "of 0.2"])
+def test_a_name_that_no_recorder_gives_is_a_hole_and_no_crash(
+    tmp_path: Path, name: bytes, history: list[str] | None
+) -> None:
+    directory = write(tmp_path, recorded(), history=history)
+    (directory / "history" / os.fsdecode(name)).write_text("{}\n")
+    said = plain.judged(directory)
+    assert (said.verdict, len(said.reasons)) == ("unknown", 2)
+    plain.write(said)
+
+
+FAULT = {"process": "runner", "f": "fault"}
+ODD: dict[str, dict[str, Any]] = {
+    "an outcome": {"outcome": "fine"},
+    "injections": {"outcome": {**OUTCOME, "injections": 3}},
+    "an injection": {"outcome": {**OUTCOME, "injections": [{"name": "kill"}, [1]]}},
+    "problems": {"outcome": {**OUTCOME, "problems": 7}},
+    "nodes": {"nodes": 3},
+    "a node": {"nodes": [["a"]]},
+    "a duration": {"experiment": {"name": "calm"}, "seed": 1, "duration_s": "long"},
+}
+
+
+@pytest.mark.parametrize("error", ["{no", "[1]", "7", None, '{"action":"heal","targets":5}'])
+@pytest.mark.parametrize("document", ODD.values(), ids=ODD)
+def test_what_can_not_be_read_beside_the_operations_hides_no_proof(
+    tmp_path: Path, document: dict[str, Any], error: str | None
+) -> None:
+    """Of faults, and of the run's own words, a report is made: it tells what can be read."""
+    run = recorded(lost=True)
+    run._add({**FAULT, "error": error}, "info")
+    said = plain.judged(write(tmp_path, run, **document))
+    assert said.verdict == "invalid"
+    plain.write(said)
+    assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "invalid"
+
+
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     """A read of a pipe might wait, and of a device go on, for ever."""
     directory = write(tmp_path, recorded(), nodes=["a"], truth={"nodes": ["a"]})
@@ -465,6 +507,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         {"kind": "topic", "topic": "t", "last_id": 2, "floor_id": 3},
         {"kind": "state", "index": 2, "digest": ""},
         {"kind": "entry", "index": 2, "term": 1, "digest": ""},
+        {"kind": ["state"], "index": 2, "digest": "00"},
     ],
 )
 def test_a_truth_that_no_node_leaves_is_a_hole(tmp_path: Path, row: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -218,6 +219,19 @@ def test_an_error_of_the_command_is_one_line_and_exit_1(
         f"flotilla-keys: {tmp_path / 'none'} has no keys of a cluster; `flotilla-keys init` makes"
         " them\n"
     )
+
+
+def test_a_full_disk_is_one_line_and_exit_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write's, it names no file
+
+    monkeypatch.setattr(cli, "commands", full)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "flotilla-keys: No space left on device\n"
 
 
 @pytest.mark.parametrize(

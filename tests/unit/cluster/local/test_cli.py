@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -318,3 +320,16 @@ def test_the_watch_shows_new_urgent_lines_alone(directory: Path) -> None:
 
 def _line(level: str, event: str) -> str:
     return json.dumps({"level": level, "event": event})
+
+
+def test_a_full_disk_is_one_line_and_exit_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write's, it names no file
+
+    monkeypatch.setattr(local_cli, "commands", full)
+    with pytest.raises(SystemExit) as caught:
+        local_cli.main()
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "Error: No space left on device\n"

@@ -130,6 +130,7 @@ def test_head_has_no_body() -> None:
         (b"hello\r\n\r\n", b"400"),
         (b"GET /?" + b"&".join(b"a" for _ in range(100)) + b" HTTP/1.1\r\nHost: a\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000, b"431"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 8_192 + b"\r\n\r\n", b"431"),  # in one read
         (b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", b"501"),
     ],
 )

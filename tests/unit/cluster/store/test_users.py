@@ -672,6 +672,21 @@ def test_who_may_observe_looks_at_others_clients_and_an_administrator_ends_their
     assert [code_of(answer) for answer in answers] == ["ACK", "unknown_topic"], "who waits hears so"
 
 
+def test_an_administrator_ends_and_moves_groups_of_topics_that_he_may_not_read(
+    tmp_path: Path,
+) -> None:
+    leader = UsersBench(tmp_path, BUILD.level_max)
+    leader.user("add", "shop", publish=["t"], subscribe=["t"])
+    leader.user("remove", "*")
+    assert [code_of(answer) for answer in leader.as_("shop", SUB, "t", group="g")] == ["ACK"]
+    where: dict[str, Any] = {"topic": "t", "client_id": "", "group": "g"}
+    for act, body in (("seek-group", {"start": "new"}), ("drop-group", {})):
+        for principal, needs in (("shop", "admin"), ("stranger", "admin"), ("admin", None)):
+            [answer] = leader.as_(principal, ADMIN, act=act, **body, **where)
+            assert answer.body.get("needs") == needs, (act, principal)
+            assert code_of(answer) == ("unauthorized" if needs else "ACK"), (act, principal)
+
+
 def test_an_insecure_cluster_asks_nobody(leader: UsersBench) -> None:
     leader.user("remove", "*")
     leader.principal = None
