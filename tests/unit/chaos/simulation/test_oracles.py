@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from chaos.simulation.checks.books import ASKED_S_MAX, TAKE_S_MAX, Books
+from chaos.simulation.checks.calm import Calm
 from chaos.simulation.checks.mirror import Mirror
 from chaos.simulation.checks.rebuilt import ReopenedStore, is_so, memory_of
 from chaos.simulation.checks.reference import ByIndex, Reference
@@ -28,6 +29,7 @@ from chaos.simulation.world.node import SimNode
 from cluster.log.entries import FIRST_INDEX
 from cluster.log.journal import Journal
 from cluster.members.catchup import RETRY_S
+from cluster.members.standing import Seniority
 from cluster.serve import broker
 from cluster.store import commands
 from cluster.store.commands import (
@@ -272,6 +274,31 @@ def test_a_lease_is_held_against_the_log_s_and_against_what_the_answer_says_of_i
     item = SimpleNamespace(topic="t", group="g", id=1, _token=7, _end_ms=1_500.0, _lease_ms=said_ms)
     promises.leased("c", cast("Any", item), 1_000.0)
     assert failures == ["leases"] * is_seen
+
+
+def test_nothing_is_calm_while_a_node_stands_aside_for_another_of_its_name() -> None:
+    seniority = Seniority(3.0, 0.0)
+    member = SimpleNamespace(_context=SimpleNamespace(seniority=seniority))
+    node = SimpleNamespace(
+        as_member=member, clock=lambda: world.now, paused=False, slow_sync_ms=0.0,
+        in_turn_until_s=0.0, disk=SimpleNamespace(full=False), clock_rate=1.0,
+    )  # fmt: skip
+    weather = SimpleNamespace(loss=0.0, late=0.0)
+    net = SimpleNamespace(cut=set(), weather=weather, clogged={}, connected=lambda *_: True)
+    world = SimpleNamespace(
+        now=10.0, observers=[], watchers=[], lost_ways=[], doubles={}, net=net, nodes={"a": node}
+    )
+    calm = Calm(cast("Any", world), cast("Any", None))
+
+    def is_disturbed() -> bool:
+        node.takes_part = SimNode.takes_part.fget(node)  # type: ignore[attr-defined]
+        return calm._is_disturbed()
+
+    assert not is_disturbed()
+    seniority.yields(True, True, world.now)
+    assert is_disturbed()
+    world.now = 13.0
+    assert not is_disturbed()
 
 
 @pytest.mark.parametrize(
