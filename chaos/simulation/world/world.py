@@ -501,13 +501,14 @@ class World:
         """
         if target == "follower":
             target = self._follower(besides=member_of(source))
-        self.net.cut.add((source, target))
+        cut = self.net.cut
+        cut.add((source, target))
         if seconds is not None:
-            self.after(seconds, lambda: self.net.cut.discard((source, target)))
+            self.after(seconds, lambda: cut.discard((source, target)))
 
     def heal(self) -> None:
         """End all cuts and clogs."""
-        self.net.cut.clear()
+        self.net.cut = set()  # another one: a cut from before ends nothing that comes behind
         self.net.clogged.clear()
 
     def calm(self) -> None:

@@ -393,6 +393,16 @@ def test_calm_ends_and_calls_off_every_disturbance() -> None:
         assert asker.of("ended") == []
 
 
+def test_a_cut_that_was_healed_does_not_end_one_that_comes_behind() -> None:
+    with World(Plan(17)) as world:
+        world.cut_one_way("a", "b", 1.0)
+        world.heal()
+        world.cut_one_way("a", "b")
+        world.cut_one_way("a", "c", 1.0)
+        world.run_until(2.0)
+        assert world.net.cut == {("a", "b")}
+
+
 def test_knobs_reach_the_nodes() -> None:
     with World(Plan(15, knobs={"heartbeat_s": 0.05, "segment_bytes": 4096})) as world:
         world.run_until(1.0)
