@@ -514,6 +514,12 @@ class ClientScript:
             while (yield from self._get_or_leave(topic)):
                 pass
 
+    @property
+    def _idle_s(self) -> float:
+        """How long it waits where nothing was to be read: in the end others may wait for it."""
+        pause_s = self._role.pause_s
+        return pause_s if self._course.is_publishing else min(pause_s, IDLE_S)
+
     def _get(self, topic: str | None) -> Step:
         """GET once; return whether the application was given something, acknowledged or not."""
         role = self._role
@@ -521,7 +527,7 @@ class ClientScript:
             return (yield from self._loop(topic))
         delivery = yield from self._process.get(topic, role.get_wait_ms, role.get_count, role.ack)
         if delivery is None:
-            yield role.pause_s
+            yield self._idle_s
             return False
         self._course.handed_over(self._name, delivery)
         if role.is_manual and self._rng.random() < ACKNOWLEDGED_SHARE:
@@ -545,7 +551,7 @@ class ClientScript:
         if left is not None and not role.is_manual:
             self._course.acknowledged(name, left.topic, left.id)
         if not taken:
-            yield role.pause_s
+            yield self._idle_s
         return taken > 0
 
     def _acknowledge(self, topic: str, last_id: int) -> None:

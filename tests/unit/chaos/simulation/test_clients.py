@@ -6,14 +6,15 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from chaos.simulation.clients.clients import ConnectionOwner, Process, Script, SimClient
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.pipes import BATCH_BYTES, Pipe
-from chaos.simulation.clients.scripts import Role
+from chaos.simulation.clients.scripts import ClientScript, Role
 from chaos.simulation.disks.client_disk import ClientDisk
 from chaos.workloads import history
 from flotilla_client import FlotillaError, Operation, Outcome
@@ -343,6 +344,21 @@ def test_the_crowd_heals_drains_and_comes_to_its_end(tmp_path: Path) -> None:
         e for e in history.read(tmp_path / "history" / "client-1.jsonl") if e["f"] == "phase"
     ]
     assert [(e["phase"], e["topic"]) for e in drained] == [("drained", "t")]
+
+
+def test_nobody_is_slow_in_the_end_where_others_may_wait_for_room(stage: ClientStage) -> None:
+    """A full topic takes more as fast as it is read: a pause for each look let 10 by in 7 s."""
+    course = SimpleNamespace(is_publishing=False, tombstones=None, flushed=lambda *of: None)
+    role = Role(topics=("t",), gets=1.0, pause_s=60.0, get_wait_ms=0)
+
+    def script(process: Process) -> Script:
+        rng = random.Random(7)
+        return ClientScript("one", role, process, cast(Any, course), rng, stage.wire).run()
+
+    client = stage.client(script)
+    stage.wire.run(10.0)
+    client.crash()
+    assert sum(request.type == GET for _, _, request in stage.wire.requests) > 10
 
 
 def test_pack_of_the_fake_is_what_clients_send(stage: ClientStage) -> None:
