@@ -535,7 +535,11 @@ class ClientScript:
         return True
 
     def _loop(self, topic: str | None) -> Step:
-        """Read some in a loop; leave it in order, by an error, or when there is no more."""
+        """Read some in a loop; leave it in order, by an error, or when there is no more.
+
+        In the end for want of more alone: what was fetched and not handed over comes again, and a
+        quota may let it come no faster than once in some seconds.
+        """
         role, rng, name = self._role, self._rng, self._name
         count, taken = rng.randint(1, LOOP_MESSAGES_MAX), 0
 
@@ -545,7 +549,8 @@ class ClientScript:
             self._course.handed_over(name, _delivered(message))
             if role.is_manual and rng.random() < ACKNOWLEDGED_SHARE:
                 self._acknowledge(message.topic, message.id)
-            return "" if taken < count else rng.choice(("break", "error"))
+            goes_on = taken < count or not self._course.is_publishing
+            return "" if goes_on else rng.choice(("break", "error"))
 
         left = yield from self._process.loop(topic, role.get_wait_ms, role.ack, take)
         if left is not None and not role.is_manual:

@@ -30,7 +30,7 @@ from flotilla_client.protocol import (
     encode_reply,
     pack,
 )
-from flotilla_client.reading import Delivery
+from flotilla_client.reading import Delivery, Message
 
 NODES = ("a", "b", "c")
 RUN_ID = "00000000-0000-0000-0000-000000000001"
@@ -359,6 +359,29 @@ def test_nobody_is_slow_in_the_end_where_others_may_wait_for_room(stage: ClientS
     stage.wire.run(10.0)
     client.crash()
     assert sum(request.type == GET for _, _, request in stage.wire.requests) > 10
+
+
+@pytest.mark.parametrize("is_publishing", [True, False])
+def test_a_loop_is_left_early_but_in_the_end(stage: ClientStage, is_publishing: bool) -> None:
+    """What was fetched is fetched again: a quota let 100 come in 3 s, of which it kept three."""
+    role, taken = Role(topics=("t",), gets=1.0, is_manual=True), list[int]()
+    course = SimpleNamespace(is_publishing=is_publishing, handed_over=lambda *of: None)
+
+    def loop(topic: str, wait_ms: int, ack: str, take: Callable[[Message], str]) -> Script:
+        while len(taken) < 100 and not take(Message(topic, len(taken) + 1, b"")):
+            taken.append(len(taken) + 1)
+        yield 0.0
+
+    def script(process: Process) -> Script:
+        rng = random.Random(7)
+        process.loop = loop  # type: ignore[assignment,method-assign]
+        reads = ClientScript("one", role, process, cast(Any, course), rng, stage.wire)
+        reads._acknowledge = lambda topic, last_id: None  # type: ignore[method-assign]
+        yield from reads._loop("t")
+
+    stage.client(script)
+    stage.wire.run(1.0)
+    assert len(taken) < 6 if is_publishing else len(taken) == 100
 
 
 def test_pack_of_the_fake_is_what_clients_send(stage: ClientStage) -> None:
