@@ -206,7 +206,7 @@ class StoredFiles:
                 stored.fail(Path(path))
         if failed is not None:
             raise failed
-        if name.endswith(("-wal", "-journal")) and name not in self._durable_names:
+        if name.endswith(("-wal", "-journal")) and self._is_new(name):
             self._keep_names()  # SQLite's first sync of such a file is one of the directory too
         self.operate("store_synced")
 
@@ -378,6 +378,10 @@ class StoredFiles:
         self._changes.clear()
         kept = set(self._names.values())
         self._files = {number: file for number, file in self._files.items() if number in kept}
+
+    def _is_new(self, name: str) -> bool:
+        """Return whether a power loss may leave none by this name, or an older one."""
+        return self._durable_names.get(name) != self._names.get(name)
 
     def _stored(self, path: str) -> Stored:
         return self._files[self._names[os.path.basename(path)]]

@@ -516,6 +516,24 @@ def test_a_copy_is_installed_whole_whatever_an_opening_that_ended_has_left(
     assert "store.db-journal" in left
 
 
+def test_the_first_sync_of_a_journal_makes_its_name_durable_if_an_older_one_had_it_too(
+    machine: DiskMachine,
+) -> None:
+    """SQLite syncs the directory then; that an older one is gone it does not sync (seed 1451)."""
+    machine.image.directory.mkdir()
+    machine.image.sync_own_name()
+    journal = machine.image.directory / "store.db-journal"
+    journal.write_bytes(b"older")
+    with journal.open("rb"):  # the newer one gets another number
+        machine.image.syncing(str(journal))
+        machine.image.unlink(str(journal))
+        assert machine.image.durable() == {journal.name: b"older"}
+        journal.write_bytes(b"newer")
+        machine.image.syncing(str(journal))
+    machine.image.lose_unsynced("lost", random.Random(1))
+    assert journal.read_bytes() == b"newer"
+
+
 def register_clients(store: Store) -> None:
     for index in range(store.applied_index + 1, CLIENTS + 1):
         register = Register(f"client {index} {'x' * 100}", True, None, "")
