@@ -510,14 +510,14 @@ def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
     """Return a connection in WAL mode with autocommit to a database that there is.
 
     One that has gone is an error of SQLite's: an empty one in its place would be taken for a store.
-    Raises CorruptStore.
+    Raises CorruptStore, OSError.
     """
     there_is = f"file:{quote(os.fsencode(path))}?mode=rw"
     connection = sqlite3.connect(
         there_is, uri=True, isolation_level=None, timeout=busy_ms_max / 1000
     )
     try:
-        connection.execute("PRAGMA journal_mode=WAL")
+        [(mode,)] = connection.execute("PRAGMA journal_mode=WAL").fetchall()
         connection.execute("PRAGMA synchronous=NORMAL")
     except UnicodeDecodeError as error:  # of an error that quotes a damaged description of a table
         connection.close()
@@ -526,6 +526,9 @@ def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
         connection.close()
         _raise_corrupt(path, error)
         raise
+    if mode != "wal":  # of a sync or a write that fails on the way there SQLite says only this
+        connection.close()
+        raise OSError(f"{path} does not go into WAL mode: its disk fails, or is full")
     return connection
 
 

@@ -25,6 +25,8 @@ from cluster.log.journal import Journal
 from cluster.store import commands, snapshots, tables
 from cluster.store.commands import Register
 from cluster.store.store import Store
+from flotilla_client.errors import StateUnusable
+from flotilla_client.state import State
 
 ROOT = Path("/disk/journal")
 FILE = ROOT / "file"
@@ -514,6 +516,52 @@ def test_a_copy_is_installed_whole_whatever_an_opening_that_ended_has_left(
             assert found.statistics()["clients"] == CLIENTS, count
             found.close()
     assert "store.db-journal" in left
+
+
+def test_no_sync_that_fails_while_a_store_is_opened_is_passed_over(tmp_path: Path) -> None:
+    """SQLite says nothing of one while a copy goes into WAL mode (seed 1451)."""
+    copy = tmp_path / "copy.db"
+    source = DiskMachine(tmp_path / "source")
+    with running(source):
+        store = founded(source)
+        advance(store, 3)
+        snapshots.make_copy(source.database, copy)
+        store.close()
+    for count in range(1, 30):
+        machine = DiskMachine(tmp_path / str(count))
+        with running(machine):
+            machine.image.directory.mkdir()
+            download = machine.image.directory / "download.db"
+            shutil.copy(copy, download)
+            snapshots.install(download, machine.database)
+            machine.disk.fail_sync("any", count)
+            try:
+                store = Store.open(machine.database, {})
+            except (sqlite3.Error, OSError):
+                continue
+            assert machine.disk.is_to_fail, f"sync {count} has failed, and nobody says so"
+            machine.kill(store)
+            break
+    else:
+        pytest.fail("an opening does not end")
+    assert count > 3
+
+
+def test_each_sync_that_fails_while_a_state_is_made_is_told_by_its_name(tmp_path: Path) -> None:
+    for count in range(1, 30):
+        machine = DiskMachine(tmp_path / str(count))
+        with running(machine):
+            machine.disk.fail_sync("any", count)
+            try:
+                state = State(machine.image.directory)
+            except StateUnusable:
+                continue
+            assert machine.disk.is_to_fail, f"sync {count} has failed, and nobody says so"
+            state.close()
+            break
+    else:
+        pytest.fail("an opening does not end")
+    assert count > 3
 
 
 def test_the_first_sync_of_a_journal_makes_its_name_durable_if_an_older_one_had_it_too(
