@@ -191,25 +191,35 @@ class Working:
         return rng.random() < 0.5
 
     def drain(self) -> Script:
-        """Work until nothing is left in any of the groups, whoever has it now."""
-        for topic in self._topics:
-            while True:
+        """Work until nothing is left in any of the groups, whoever has it now.
+
+        In each group by turns: what one has open may be as much as all may have, and then no other
+        one gives anything.
+        """
+        topics, is_done = list(self._topics), False
+        while not is_done:
+            is_done = True
+            for topic in list(topics):
                 try:
                     backlog = yield _backlog(self._operations, topic)
                 except Unauthorized as error:  # its key may not observe
                     self._course.refused(self._name, error)
-                    break
+                    topics.remove(topic)
+                    continue
                 except Unsupported:  # the level was never raised, so there are no groups
                     return
-                if not backlog:
-                    break
-                if topic not in self._books:  # what a process before has left may keep others' room
-                    yield from self._begin(topic)
-                for item in self._items[topic]:
-                    self._decide(item, "ack")
-                yield from self._take(topic, DRAIN_COUNT, DRAIN_LEASE_MS, DRAIN_WAIT_MS)
-                if topic in self._books:
-                    self._hand_over(topic, EVERYTHING)
+                if backlog:
+                    is_done = False
+                    yield from self._drain_some(topic)
+
+    def _drain_some(self, topic: str) -> Script:
+        if topic not in self._books:  # what a process before has left may keep others' room
+            yield from self._begin(topic)
+        for item in self._items[topic]:
+            self._decide(item, "ack")
+        yield from self._take(topic, DRAIN_COUNT, DRAIN_LEASE_MS, DRAIN_WAIT_MS)
+        if topic in self._books:
+            self._hand_over(topic, EVERYTHING)
 
     def _begin(self, topic: str) -> Script:
         settings = GroupSettings() if topic == DEAD else self._settings
