@@ -150,6 +150,18 @@ class BrokerLimits:
     client_idle_ms: int = 0  # 0: no client is forgotten
 
 
+class LevelTooLow(ProtocolError):
+    """`what` takes the feature level `needs`, and the cluster is at `level`."""
+
+    def __init__(self, what: str, needs: int, level: int) -> None:
+        message = (
+            f"{what} take feature level {needs}, and the cluster is at {level}:"
+            " `flotilla upgrade` raises it once all nodes understand that"
+        )
+        super().__init__("unsupported", message, level=level, needs=needs)
+        self.what, self.needs = what, needs
+
+
 @dataclass(slots=True)
 class Waiting:
     """A request that was not answered yet.
@@ -157,7 +169,8 @@ class Waiting:
     `deadline_ms`: until when a GET or a TAKE may park. `put_bytes`: what a PUT adds to its topic.
     `taken_ms`: when the turn began that took it.
     `principal`: whose key that was; None where nobody has one: then anybody may.
-    `was_forbidden`: it may not be done, by what was applied when it came.
+    `was_forbidden`: it may not be done, by what was applied when it came. `lacked`: the feature
+    level that it takes was not there then.
     `awaits_time`: of the next entry, as what it would be given has expired by then. `carried_out`:
     the change that it asked for stands (of a GET: the acknowledgment it carried, of a TAKE: what it
     settled). `body`: an answer that is made step by step, as far as it has come.
@@ -171,6 +184,7 @@ class Waiting:
     taken_ms: float = 0.0
     carried_out: bool = False
     was_forbidden: bool = False
+    lacked: LevelTooLow | None = None
     awaits_time: bool = False
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
@@ -274,14 +288,14 @@ class Broker:
         try:
             self._admit(request)
             if self.forbidden(principal, request) is not None:
-                # That it may not is read from the state, behind a barrier as all that is read: this
-                # node may have been deposed. Meanwhile it must not keep a publication in memory.
                 waiting.was_forbidden = True
-                request.lengths = request.data = b""
-                return waiting
+                return _without_data(waiting)
             operation = _OPERATIONS[request.type](self, waiting)
             if operation is not None and (misfit := commands.misfit(operation)):
                 raise ProtocolError("bad_request", f"it can't stand in the log: {misfit}")
+        except LevelTooLow as lacked:
+            waiting.lacked = lacked
+            return _without_data(waiting)
         except ProtocolError as error:
             self.refuse(waiting, error.code, error.message, **error.details)
             return None
@@ -466,13 +480,14 @@ class Broker:
         has_properties, has_expiry = request.has_properties, request.has_expiry
         if has_properties and self.traced is not None:
             waiting.ended = self.traced(request)
+        level = self.store.level
         refusal = self._no_room(request) or self._unread_too_much(waiting)
-        if request.is_delayed and self.store.level < LEVEL_OF_DELAY:
-            refusal = self._unsupported("publications with a delay", LEVEL_OF_DELAY)
-        elif has_expiry and self.store.level < LEVEL_OF_EXPIRY:
-            refusal = self._unsupported("publications that expire", LEVEL_OF_EXPIRY)
-        elif has_properties and self.store.level < LEVEL_OF_PROPERTIES:
-            refusal = self._unsupported("properties of publications", LEVEL_OF_PROPERTIES)
+        if request.is_delayed and level < LEVEL_OF_DELAY:
+            refusal = LevelTooLow("publications with a delay", LEVEL_OF_DELAY, level)
+        elif has_expiry and level < LEVEL_OF_EXPIRY:
+            refusal = LevelTooLow("publications that expire", LEVEL_OF_EXPIRY, level)
+        elif has_properties and level < LEVEL_OF_PROPERTIES:
+            refusal = LevelTooLow("properties of publications", LEVEL_OF_PROPERTIES, level)
         if refusal is not None:
             # A refusal of what is stored would say that it is not. Its answer takes no room.
             if not self._is_stored(request):
@@ -617,15 +632,7 @@ class Broker:
 
     def _need_level(self, needed: int, what: str) -> None:
         if self.store.level < needed:
-            raise self._unsupported(what, needed)
-
-    def _unsupported(self, what: str, needs: int) -> ProtocolError:
-        level = self.store.level
-        message = (
-            f"{what} take feature level {needs}, and the cluster is at {level}:"
-            " `flotilla upgrade` raises it once all nodes understand that"
-        )
-        return ProtocolError("unsupported", message, level=level, needs=needs)
+            raise LevelTooLow(what, needed, self.store.level)
 
     # --- entries out, outcomes in -------------------------------------------------------------
 
@@ -798,16 +805,9 @@ class Broker:
         if request.type == REQUEST_ID and waiting.carried_out:
             self._serve_registration(waiting)
             return
-        refused = self.forbidden(waiting.principal, request)
-        if refused is None and request.client_id:
-            acting = None if request.type in OF_OTHERS else waiting.principal
-            refused = self.store.check_client(request.client_id, request.epoch, acting)
+        refused = self._refusal(waiting)
         if refused is not None:
             self.refuse(waiting, refused.code, refused.message, **refused.details)
-            return
-        if waiting.was_forbidden and request.type not in READS:
-            message = "what its principal may do has changed since it came"
-            self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
             return
         if request.type not in OF_OTHERS:
             self._hear(request.client_id)
@@ -821,6 +821,28 @@ class Broker:
             self._serve_take(waiting, now_ms)
         else:
             self._serve_get(waiting, now_ms)
+
+    def _refusal(self, waiting: Waiting) -> Refused | None:
+        """Return why the state refuses what waited for its barrier; None: it doesn't.
+
+        What was refused when it came and is no read did not go into the log: it has to come again.
+        """
+        request, lacked = waiting.request, waiting.lacked
+        is_read = request.type in READS
+        if refused := self.forbidden(waiting.principal, request):
+            return refused
+        if lacked is not None and self.store.level < lacked.needs:
+            still = LevelTooLow(lacked.what, lacked.needs, self.store.level)
+            return Refused(still.code, still.message, still.details)
+        if lacked is not None and not is_read:
+            return _changed("the feature level")
+        if request.client_id:
+            acting = None if request.type in OF_OTHERS else waiting.principal
+            if refused := self.store.check_client(request.client_id, request.epoch, acting):
+                return refused
+        if waiting.was_forbidden and not is_read:
+            return _changed("what its principal may do")
+        return None
 
     def _hear(self, client_id: str) -> None:
         idle_ms = self.limits.client_idle_ms
@@ -1280,6 +1302,20 @@ class Broker:
         self._read_bytes.clear()
         self._read_bytes_in_all = 0
         return answers
+
+
+def _without_data(waiting: Waiting) -> Waiting:
+    """Return who is refused by the state, so behind a barrier, as all that is read.
+
+    This node may have been deposed. Meanwhile it must not keep a publication in memory.
+    """
+    waiting.request.lengths = waiting.request.data = b""
+    return waiting
+
+
+def _changed(what: str) -> Refused:
+    message = f"{what} has changed since it came"
+    return Refused("overloaded", message, {"retry_after_ms": RETRY_AFTER_MS})
 
 
 def _claims(request: Request) -> Mapping[str, int]:

@@ -223,14 +223,16 @@ class Books:
         led, rows, knob = member.broker, member.store._publications, self._world.knob
         under_way = led._entries_waiting + len(led._operations) + len(led._reads) + len(led._due)
         entered = [*led._authors, *(each for _, some in led._entries.values() for each in some)]
-        woken_takes = sum(
-            each.request.type == TAKE and each.deadline_ms > each.taken_ms for each in entered
+        woken = sum(
+            (each.request.type == TAKE or each.awaits_time) and each.deadline_ms > each.taken_ms
+            for each in entered
         )
         most = {
             "bytes of PUTs": (led._put_bytes, broker.PUT_BYTES_MAX),
-            # A read that was admitted may come back to be answered in steps; and a TAKE that was
-            # parked, and counted there, makes an entry when there is something for it.
-            "requests under way": (under_way - woken_takes, knob("in_flight_max")),
+            # A read that was admitted may come back to be answered in steps. What was parked, and
+            # counted there, makes an entry when there is something for it: a TAKE always, a GET
+            # where that has expired and the log has to say so.
+            "requests under way": (under_way - woken, knob("in_flight_max")),
             "parked GETs": (led._parked_count + len(led._woken), knob("parked_gets_max")),
             "relays": (len(replica.frontend._relays), knob("relays_max")),
             "parked GETs of a principal": (

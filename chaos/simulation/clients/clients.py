@@ -276,10 +276,13 @@ class Process:
             pipe.end()
         for endpoint in range(len(self.nodes)):
             self.close(endpoint)
+        if not crashed:
+            try:
+                self.session.state.close()
+            except PowerLoss:  # as it closes
+                crashed = True
         if crashed:
             self.disk.kill(self.session.state)
-        else:
-            self.session.state.close()
         self.recorder.close()
         self._on_end(self, crashed)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
+from chaos.simulation.clients.clients import Process
+from chaos.simulation.disks.disk import PowerLoss
 from chaos.simulation.plan.plan import Action, Plan
 from chaos.simulation.search.run import run
 
@@ -63,6 +67,24 @@ def test_a_state_that_is_not_synced_is_noticed_when_the_power_goes() -> None:
         faults.append(Action(at_s + 0.1, "client_restart", client))
     result = run(with_faults(*faults), "the-state-is-not-synced")
     assert {failure.check for failure in result.failures} & {"handed_over_twice", "kept"}
+
+
+def test_a_process_whose_power_goes_as_it_closes_its_state_has_crashed() -> None:
+    ends: list[bool] = []
+    killed: list[object] = []
+    state = Mock(close=Mock(side_effect=PowerLoss))
+    process = Process(
+        Mock(state=state),
+        Mock(),
+        "client-1/1",
+        ("a", "b"),
+        Mock(kill=killed.append),
+        Mock(),
+        Mock(),
+        lambda process, crashed: ends.append(crashed),
+    )
+    process.end(crashed=False)
+    assert (ends, killed) == ([True], [state]), "its disk is let go of, and it ends once"
 
 
 @pytest.mark.slow

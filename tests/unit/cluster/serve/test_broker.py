@@ -16,7 +16,7 @@ from cluster.store import commands
 from cluster.store.commands import Put, Raise, SetTopic
 from cluster.store.outcomes import Done
 from cluster.store.store import Store
-from cluster.wire.levels import LEVEL_OF_EXPIRY, LEVEL_OF_IDLE
+from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_EXPIRY, LEVEL_OF_GROUPS, LEVEL_OF_IDLE
 from flotilla_client.policies import parse_keep
 from flotilla_client.properties import Enveloped, Properties
 from flotilla_client.properties import encode as encode_properties
@@ -27,6 +27,7 @@ from flotilla_client.protocol import (
     PUT,
     REQUEST_ID,
     SUB,
+    TAKE,
     TOPICS,
     UNSUB,
     ProtocolError,
@@ -66,6 +67,10 @@ class BrokerBench:
     ) -> None:
         made = Request(kind, "r", topic, client_id, epoch, body)
         request = decode_request(encode_request(made))
+        self.receive(request)
+
+    def receive(self, request: Request) -> None:
+        """Have the broker take a request as it came from the wire."""
         waiting = self.broker.request(b"me", request, self.now_ms)
         if waiting is not None:
             self.barrier += 1
@@ -633,8 +638,7 @@ def put_with(bench: BrokerBench, counter: int, own: Properties, topic: str = "t"
     publication = Enveloped(encode_properties(own) + b"p")
     made = Request(PUT, "r", topic, ME, None, {"counter": counter, "count": 1})
     made.lengths, made.data = pack([publication])
-    request = decode_request(encode_request(made))
-    bench.broker.request(b"me", request, bench.now_ms)
+    bench.receive(decode_request(encode_request(made)))
 
 
 @pytest.fixture
@@ -653,6 +657,37 @@ def test_what_expires_is_refused_below_its_level(bench: BrokerBench) -> None:
     put_expiring(bench, 1, 50)
     [answer] = bench.turn()
     assert (code_of(answer), answer.body["needs"]) == ("unsupported", LEVEL_OF_EXPIRY)
+
+
+def test_a_level_that_is_too_low_is_told_behind_a_barrier(bench: BrokerBench) -> None:
+    put_expiring(bench, 1, 50)
+    bench.ask(TAKE, "t", group="g")
+    assert not bench.serve(bench.barrier - 2, bench.store.applied_index), "nothing is confirmed"
+    assert not bench.taken(), "who leads by now may know of a higher level"
+    answers = bench.turn()
+    assert [code_of(each) for each in answers] == ["unsupported", "unsupported"]
+    assert all(f"is at {LEVEL_FIRST}" in each.body["message"] for each in answers)
+
+
+def test_a_level_that_is_raised_before_the_barrier_has_who_was_refused_ask_again(
+    bench: BrokerBench,
+) -> None:
+    put_with(bench, 1, Properties(key="k"))
+    bench.ask(TAKE, "t", group="g")
+    put_expiring(bench, 1, 50)
+    bench.ask(INSPECT, client_id="", what="groups")
+    index = bench.store.applied_index + 1
+    payload = commands.encode(0, [Raise(LEVEL_OF_GROUPS)])
+    bench.broker.applied(index, 1, bench.store.apply(index, 1, payload))
+    put, take, expiring, inspect = bench.turn()
+    assert code_of(put) == "overloaded", "nothing is kept of it meanwhile, and nothing is stored"
+    assert "the feature level has changed since" in put.body["message"]
+    assert code_of(take) == "overloaded"
+    assert code_of(expiring) == "unsupported", "that takes a level still higher"
+    assert f"is at {LEVEL_OF_GROUPS}" in expiring.body["message"]
+    assert code_of(inspect) == "ACK", "what is read is read now"
+    put_with(bench, 1, Properties(key="k"))
+    assert code_of(*bench.turn()) == "ACK"
 
 
 def test_a_get_that_meets_what_has_expired_by_the_clock_waits_for_the_entry_that_says_so(
