@@ -1,13 +1,15 @@
-"""A process of the product with a bug in it: `python -m tests.chaos_bugs.sabotaged BUG MODULE …`.
+"""A process of the product with bugs in it: `python -m tests.chaos_bugs.sabotaged BUGS MODULE …`.
 
-What lives here: planting one of the simulator's bugs (chaos/simulation/bugs) or of ours and then
-being the module, as `python -m MODULE …` would. What must not: any bug, and what finds it.
+What lives here: planting some of the simulator's bugs (chaos/simulation/bugs) or of ours (BUGS has
+commas between them) and then being the module, as `python -m MODULE …` would. What must not: any
+bug, and what finds it.
 """
 
 from __future__ import annotations
 
 import runpy
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from chaos.simulation.bugs import BUGS, store
@@ -17,12 +19,14 @@ LAME = "n1"  # the node that has a bug of one node alone
 
 
 def main() -> None:
-    """Run the module to its end with the bug in it."""
-    _, bug, module, *arguments = sys.argv
+    """Run the module to its end with the bugs in it."""
+    _, bugs, module, *arguments = sys.argv
     sys.argv = [module, *arguments]
     is_lame = Path(arguments[-1]).parent.name == LAME
     store._LAME = "data" if is_lame else ""  # where a node's store is, seen from its file
-    with {**BUGS, **SHARPER}[bug].planted():
+    with ExitStack() as stack:
+        for bug in bugs.split(","):
+            stack.enter_context({**BUGS, **SHARPER}[bug].planted())
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

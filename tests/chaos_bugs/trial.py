@@ -37,19 +37,40 @@ TargetName = Literal["local", "namespaces"]
 Command = Callable[[ClientConfig], list[str]]
 
 
+@dataclass(frozen=True)
+class OwnEnd:
+    """How a node ends by itself: its exit code, and what its log says last."""
+
+    node: str
+    exit_code: int
+    words: str
+
+    def is_seen(self, outcome: RunResult, directory: Path) -> bool:
+        """Return whether this node ended so in that run, and no other node by itself."""
+        ended = {one for one in outcome.problems if "ended by itself" in one}
+        log = (directory / "cluster" / self.node / "node.log").read_text(encoding="utf-8")
+        last = log.rstrip().rpartition("\n")[2]
+        expected = f"{self.node} ended by itself (exit code {self.exit_code})"
+        return ended == {expected} and self.words in last
+
+
 @dataclass(frozen=True, kw_only=True)
 class BugCase:
     """A bug, and how it is brought to light.
 
-    `experiment`: one of ours (a file below this directory) by name. `caught_by`: the checks that
-    may see it, any one of them, with one of `seeds`, tried in turn; or the run itself does,
-    and says `complaint`. `sabotages`: whose processes have it. `settings`: of the nodes.
+    `without`: the defences that are out as well, because they would end nodes before a check of the
+    histories sees the bug (sharper.py). `experiment`: one of ours (a file below this directory) by
+    name. `caught_by`: the checks that may see it, any one of them, with one of `seeds`, tried in
+    turn; or the run itself does, and says `complaint`; or a node does, and ends as `ends` says.
+    `sabotages`: whose processes have it. `settings`: of the nodes.
     """
 
     bug: str
     experiment: str
+    without: tuple[str, ...] = ()
     caught_by: frozenset[str] = frozenset()
     complaint: str = ""
+    ends: OwnEnd | None = None
     target: TargetName = "local"
     nodes: int = 3
     settings: Mapping[str, int] = field(default_factory=dict)
@@ -61,28 +82,28 @@ def carry_out(case: BugCase, seed: int, directory: Path, *, clean: bool = False)
     """Run the case's experiment in `directory`; without the bug if it is to be `clean`."""
     name = str(EXPERIMENTS / f"{case.experiment}.toml")
     plan = launch.make_plan(name, 0.0, seed, directory)
-    bug = "" if clean else case.bug
-    nodes_bug = bug if case.sabotages == "nodes" else ""
-    clients_bug = bug if case.sabotages == "clients" else ""
-    command = sabotaged(NODE_COMMAND, nodes_bug)
+    bugs = "" if clean else ",".join((case.bug, *case.without))
+    of_nodes = bugs if case.sabotages == "nodes" else ""
+    of_clients = bugs if case.sabotages == "clients" else ""
+    command = sabotaged(NODE_COMMAND, of_nodes)
     target = TARGETS[case.target](directory / "cluster", case.nodes, command)
     support.prepare(target, launch.node_faults(plan.experiment))
     target._settings |= case.settings
     with (
         display(Console(stderr=True), plan.expected_s) as shown,
-        mock.patch.object(crew, "client_command", _client_command(clients_bug)),
+        mock.patch.object(crew, "client_command", _client_command(of_clients)),
     ):
         return Runner(plan, target, Crew(), open_probe(plan), Disks(), shown).run()
 
 
-def sabotaged(command: Sequence[str], bug: str) -> list[str]:
-    """Return a command `python -m MODULE …` with the bug in it; as it is without one."""
-    if not bug:
+def sabotaged(command: Sequence[str], bugs: str) -> list[str]:
+    """Return a command `python -m MODULE …` with the bugs in it; as it is without any."""
+    if not bugs:
         return list(command)
     assert tuple(command[:2]) == (sys.executable, "-m"), command
-    return [*SABOTAGED, bug, *command[2:]]
+    return [*SABOTAGED, bugs, *command[2:]]
 
 
-def _client_command(bug: str) -> Command:
+def _client_command(bugs: str) -> Command:
     healthy = crew.client_command
-    return lambda config: sabotaged(healthy(config), bug)
+    return lambda config: sabotaged(healthy(config), bugs)

@@ -17,7 +17,7 @@ from cluster.store.commands import Advance, Operation, Put, Subscribe, Unsubscri
 from cluster.store.outcomes import Done, Outcome, Refused
 from cluster.store.publications import Publications
 from cluster.store.store import Delivery, Store
-from cluster.store.topics import Subscription, Topic, Topics
+from cluster.store.topics import Topic, Topics
 from flotilla_client.protocol import GET, Request
 
 _request: Final = Broker.request
@@ -152,12 +152,7 @@ def floor_is_the_fastest_cursor(patches: Patches) -> None:
         cursors = [subscription.cursor for subscription in topic.subscribers.values()]
         topic.floor_id = max(cursors, default=topic.last_id)
 
-    def advance(topic: Topic, subscription: Subscription, cursor: int) -> None:
-        subscription.cursor = cursor
-        topic.find_floor()
-
     patches.attribute(Topic, "find_floor", find_floor)
-    patches.attribute(Topic, "advance", advance)
 
 
 @bug(
