@@ -630,6 +630,7 @@ class Operations:
         try:
             done = yield from self.asked(ask)
         except (Purged, Gap, Expired, Compacted) as error:
+            self._told |= told  # it says what is gone when it has taken note of them
             if self._note_gone(operation, error, had, patterns):
                 raise
             return None
@@ -659,7 +660,7 @@ class Operations:
             first_id=delivery.first_id,
             count=len(delivery.publications),
             publications=delivery.publications,
-            cursor=had.get(delivery.topic),
+            cursor=self._asked_with(delivery.topic, done.reply.body["id"] - 1, had),
             properties=delivery.properties,
             timestamps=delivery.timestamps,
         )
@@ -686,7 +687,7 @@ class Operations:
         if self._is_old(error):
             self.failed(operation, error)
             return False
-        self.failed(operation, error, cursor=had.get(topic))
+        self.failed(operation, error, cursor=self._asked_with(topic, start, had))
         if not isinstance(error, Expired | Compacted):
             self._gone[error.details["topic"]] = error.details["last_id"]
         return True
@@ -737,6 +738,16 @@ class Operations:
                 left_bytes -= len(orjson.dumps({name: at}))
                 placed_by[name] = at
         return {"last_ids": told} | ({"placed": placed_by} if placed_by else {}), told
+
+    def _asked_with(self, topic: str, start: int, had: Mapping[str, int]) -> int | None:
+        """Return what the client had of a topic as the broker knew it, which began at `start`.
+
+        None: it had more, and could not say so, as the topic did not fit.
+        """
+        cursor = had.get(topic)
+        if cursor is not None and start < cursor and self._told.get(topic) != cursor:
+            return None
+        return cursor
 
     def _news(self, reply: Reply, placed: Mapping[str, int]) -> Delivery | None:
         """Return what a GET brought, without what this subscriber has already.
