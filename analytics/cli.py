@@ -6,8 +6,10 @@
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import IO, Any, ClassVar, Final, cast
 
 import click
 from rich.console import Console
@@ -52,6 +54,51 @@ SECONDS_SHOWN_MIN = 1.0  # of a step that is no check: a short history has dozen
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 
+class OutputUnwritten(BaseException):
+    """Stdout takes nothing: who reads it does not have the verdict. No error of the check."""
+
+
+class Stdout:
+    """Stdout, for a console: its errors are no files' errors, and no ends of the process."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stdout
+
+    def write(self, text: str) -> int:
+        """See TextIO. Raises OutputUnwritten."""
+        with _as_unwritten():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """See TextIO. Raises OutputUnwritten."""
+        with _as_unwritten():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _as_unwritten() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputUnwritten(error.strerror) from error
+
+
+@contextmanager
+def unwritten_is_unknown() -> Iterator[None]:
+    """End the process where stdout takes nothing; click would exit with 1: "invalid"."""
+    try:
+        with _as_unwritten():  # of click's `echo`: whoever works on files handles their errors
+            yield
+    except OutputUnwritten as error:
+        # What is left in the buffer would be tried again at the exit, and change its code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"flotilla-check: the output cannot be written: {error}", err=True)
+        sys.exit(EXIT_CODES[Verdict.UNKNOWN])
+
+
 class WithOthers(click.Command):
     """A command with others beside it, by the first word: `flotilla-check seal DIR`.
 
@@ -74,9 +121,15 @@ class WithOthers(click.Command):
             return super().make_context(info_name, args, parent, **more)
         return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **more)
 
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Run as a program, whose exit codes are all ours."""
+        with unwritten_is_unknown():
+            return super().main(*args, **more)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that the context is of."""
-        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+        with unwritten_is_unknown():  # before click sees it, which exits with 1 at a closed pipe
+            return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the other commands."""
@@ -151,7 +204,7 @@ def main(
             if not isinstance(failure, Exception):
                 raise
             # Python would exit with 1, which here means "invalid".
-            console.print_exception()
+            Console(stderr=True).print_exception()
             sys.exit(EXIT_CODES[Verdict.UNKNOWN])
     sys.exit(EXIT_CODES[verdict])
 
@@ -172,7 +225,7 @@ def check_usage(
 
 def stdout_console() -> Console:
     """Return a console as wide as the terminal, or as COLUMNS says; in a pipe a row is a line."""
-    console = Console()
+    console = Console(file=cast("IO[str]", Stdout()))
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_COLUMNS
     return console
