@@ -130,9 +130,7 @@ class Publications:
         """Find every topic's oldest row, after a start; `active`: those with subscribers."""
         by_number = {topic.number: topic for topic in active}
         key = 0
-        while rows := self._database.query(
-            _OLDEST + " WHERE key >= ? ORDER BY key LIMIT 1", (key,)
-        ):
+        while rows := self._oldest("key >= ? ORDER BY key LIMIT 1", (key,)):
             number = rows[0][0] >> TOPIC_SHIFT
             topic = by_number.get(number) or self._load_inactive(number)
             self._set_oldest(topic, rows)
@@ -606,10 +604,8 @@ class Publications:
 
     def _collect_topic(self, topic: Topic, rows_max: int, bytes_max: int) -> int:
         low = topic.number << TOPIC_SHIFT
-        rows = self._database.query(
-            _OLDEST + " WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
-            (low, low | topic.dead_id, rows_max),
-        )
+        where = "key BETWEEN ? AND ? ORDER BY key LIMIT ?"
+        rows = self._oldest(where, (low, low | topic.dead_id, rows_max))
         dead = [
             key
             for key, count, before_bytes in rows
@@ -624,9 +620,17 @@ class Publications:
         if self._has_stamps:
             sql = "DELETE FROM stamps WHERE key BETWEEN ? AND ?"
             self._database.write(sql, [(dead[0], dead[-1])])
-        rest = _OLDEST + " WHERE key > ? AND key <= ? ORDER BY key LIMIT 1"
-        self._set_oldest(topic, self._database.query(rest, (dead[-1], low | ID_MAX)))
+        where = "key > ? AND key <= ? ORDER BY key LIMIT 1"
+        self._set_oldest(topic, self._oldest(where, (dead[-1], low | ID_MAX)))
         return len(dead)
+
+    def _oldest(self, where: str, arguments: tuple[int, ...]) -> list[tuple[int, int, int]]:
+        """Return (key, count, before_bytes) of rows. No checksum is compared; they are numbers."""
+        rows = self._database.query(f"{_OLDEST} WHERE {where}", arguments)
+        for row in rows:
+            if not all(isinstance(value, int) for value in row):
+                raise CorruptStore(self._database.path, f"no numbers in the row {row}")
+        return rows
 
 
 def _row(key: int, entry: int, count: int, lengths: bytes, data: bytes, timestamp_ms: int) -> Row:

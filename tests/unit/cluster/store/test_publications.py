@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,21 @@ def test_a_row_whose_count_was_flipped_is_damage_when_it_is_to_be_collected(benc
     bench.ok(Advance("s", None, {"t": 1}))
     with pytest.raises(CorruptStore, match="does not end at 1"):
         bench.store.collect_garbage(10)
+
+
+@pytest.mark.parametrize("change", ["count = x'01'", "count = 1.5", "before_bytes = 'x'"])
+@pytest.mark.parametrize("is_begun_anew", [True, False])
+def test_a_row_whose_numbers_are_none_any_more_is_damage(
+    bench: Bench, change: str, is_begun_anew: bool
+) -> None:
+    """A bit of what SQLite keeps of a value's type makes another one of it."""
+    bench.put(0, b"a")
+    bench.put(1, b"b")
+    bench.store._database.write(f"UPDATE publications SET {change} WHERE count = ?", [(1,)])
+    bench.ok(Advance("s", None, {"t": 1}))  # commits all
+    read = bench.reopen if is_begun_anew else functools.partial(bench.store.collect_garbage, 10)
+    with pytest.raises(CorruptStore, match="no numbers in the row"):
+        read()
 
 
 @pytest.mark.parametrize("change", ["count = 1 | 1 << 17", "count = 0", "before_bytes = 1 << 40"])
