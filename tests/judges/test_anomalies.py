@@ -13,7 +13,7 @@ from tests.judges.kinds import KINDS
 DOCS = Path(__file__).parents[2] / "docs" / "checks.md"
 HEADING = "## Anomalies that others test for"
 NONE = "–"
-SEEDS = (1, 2)
+SEED = 2  # test_sabotage.py tries every kind with 1
 assert SOURCES
 
 Row = tuple[str, str, str]
@@ -46,10 +46,9 @@ def test_an_anomaly_of_others_is_found_by_the_check_that_the_table_names(
     found = set()
     for kind in (KINDS[name] for name in kinds):
         assert kind.check in checks, f"{anomaly}: {kind.name} is found by {kind.check}"
-        for seed in SEEDS:
-            made = sabotaged(kind, seed, tmp_path / "run", lambda seed: True)
-            said = judge_of(TWINS)(tmp_path / "run")
-            assert said.has(kind.check, kind.word), (kind.name, made.base_seed, said)
+        made = sabotaged(kind, SEED, tmp_path / "run", lambda seed: True)
+        said = judge_of(TWINS)(tmp_path / "run")
+        assert said.has(kind.check, kind.word), (kind.name, made.base_seed, said)
         found.add(kind.check)
     named = {check for check in checks if check in {one.check for one in KINDS.values()}}
     assert named == found, f"{anomaly}: no history for {sorted(named - found)}"

@@ -11,7 +11,7 @@ from tests.judges.judges import TWINS, judge_of
 from tests.judges.kinds import KINDS
 from tests.judges.world import legal
 
-LEGAL_QUICK, LEGAL_MANY = range(1, 101), range(1, 2_001)
+LEGAL_QUICK, LEGAL_MANY = range(1, 51), range(1, 2_001)
 SABOTAGED_MANY = 5_000
 KINDS_MIN = 40
 VALID_SHARE_MIN = 0.3  # of legal histories: the rest lacks a drain, or says no cursor

@@ -104,6 +104,7 @@ def test_a_run_goes_on_where_it_was_and_repeats_what_has_changed(tmp_path: Path)
     assert names[len(after) :] == [BASELINE, "unordered", "limit", "spare"]
 
 
+@pytest.mark.slow
 def test_survivors_run_again_when_asked_or_with_more_seeds(tmp_path: Path) -> None:
     root = fake_project.make(tmp_path, [ORDER, SPARE])
     assert _run(root, "--seeds", "2", "--no-tests").returncode == 1
@@ -184,6 +185,7 @@ def test_what_can_not_be_used_is_exit_code_2(tmp_path: Path) -> None:
     assert "mutants.jsonl:1 is no result" in done.stderr
 
 
+@pytest.mark.slow
 def test_half_a_line_of_a_run_that_was_killed_is_cut_off(tmp_path: Path) -> None:
     root = fake_project.make(tmp_path, [ORDER])
     _run(root)
@@ -195,7 +197,9 @@ def test_half_a_line_of_a_run_that_was_killed_is_cut_off(tmp_path: Path) -> None
     assert state.read_text() == whole
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_signal_leaves_a_state_that_the_next_run_goes_on_with(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -26,6 +26,9 @@ ROLES: Final = (
 SEEDS: Final = range(1, 9)  # who reads one by one, and who in a loop, is drawn
 Step = tuple[str, str]  # file, function
 
+# One worker does the runs, each once.
+pytestmark = pytest.mark.xdist_group("design")
+
 
 def written(title: str) -> list[Step]:
     """Return the steps of a way as the document has them."""

@@ -43,6 +43,7 @@ from flotilla_client.policies import Policy, check_parts, parse_keep
 from flotilla_client.properties import Enveloped, Properties
 from flotilla_client.properties import encode as encode_properties
 from flotilla_client.protocol import pack, unpack
+from tests.seeds import seeds
 from tests.unit.model_store import MEMBERS, answer_of
 from tests.unit.store_bench import Bench, lose_the_last_of_three_rows
 
@@ -458,7 +459,7 @@ def test_an_index_that_has_lost_a_key_is_reported(bench: CompactionBench) -> Non
 # --- against the reference ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_store_and_reference_agree_whatever_comes(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ from flotilla_client.policies import parse_keep
 from flotilla_client.properties import Properties
 from flotilla_client.properties import encode as encode_properties
 from flotilla_client.protocol import Enveloped, pack, text_of, unpack
+from tests.seeds import seeds
 from tests.unit.model_store import MEMBERS, answer_of
 from tests.unit.store_bench import Bench
 
@@ -310,7 +311,7 @@ def test_an_entry_with_a_delay_takes_its_level_and_is_read_strictly() -> None:
         decode(encode(5, [mixed], 7))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3, 6))
 def test_store_and_reference_agree_whatever_comes(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ from flotilla_client.policies import parse_keep
 from flotilla_client.properties import Enveloped, Properties, decode
 from flotilla_client.properties import encode as envelope_of
 from flotilla_client.protocol import PUBLICATION_BYTES_MAX, pack, text_of, unpack
+from tests.seeds import seeds
 from tests.unit.model_store import MEMBERS, SMALL, ModelStore, answer_of
 from tests.unit.store_bench import Bench
 
@@ -726,7 +727,7 @@ def random_take(
     return Take(client, epoch, topic, name, number, *most, rows[0], rows[1], rows[2])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reopened(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
