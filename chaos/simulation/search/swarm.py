@@ -123,6 +123,7 @@ DAMAGES_DRAWN: Final = (
 )  # a flip alone is for the checksums
 BACKLOG_PUTS_MIN: Final = 3  # of a seed's largest: so none of them waits for ever
 PUBLICATION_OVERHEAD_BYTES: Final = 200  # of a payload beyond its filler, properties included
+LETTER_OVERHEAD_BYTES: Final = 160  # of a dead letter's headers beyond what it was
 LEFT_TOPIC: Final = "left"  # nobody but who unsubscribes has it, so it dies and comes back
 LOW_S: Final = (0.2, 6.0)  # of room: what members say of theirs is heard after a second or two
 CLOG_S: Final = (0.05, 12.0)  # what comes out of one may be older than a client's patience
@@ -798,6 +799,7 @@ def _chunks(rng: random.Random) -> dict[str, int]:
 def _batches(rng: random.Random, roles: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return, in some seeds, batches so small that a call's publications take several."""
     one_bytes = max(role["size_bytes"] for role in roles) + PUBLICATION_OVERHEAD_BYTES
+    one_bytes += LETTER_OVERHEAD_BYTES  # or nobody would take a dead letter's
     return {"batch_bytes_max": one_bytes * rng.randint(1, 2)} if rng.random() < 0.15 else {}
 
 

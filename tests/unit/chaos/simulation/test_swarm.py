@@ -31,6 +31,7 @@ from chaos.simulation.search.swarm import KINDS, Draw, plan_for
 from chaos.simulation.world.administrator import Administrator
 from chaos.simulation.world.operator import BROKEN_HOWS, Operator
 from chaos.simulation.world.world import KNOBS, World
+from flotilla_client.properties import Properties, encode
 
 OF_OPERATOR = (
     *("wipe", "damage", "double", "install", "restart", "restart_all"),
@@ -240,3 +241,19 @@ def test_a_level_that_could_not_be_raised_is_asked_for_again(plans: list[Plan]) 
         if swarm.at_level_of_users(plan.schedule):
             asked = [each.at_s for each in plan.schedule if each.name == "let_users"]
             assert max(asked) > plan.duration_s - 8.0, plan.seed
+
+
+def test_a_batch_has_room_for_a_dead_letter(plans: list[Plan]) -> None:
+    """A worker never takes an answer with a larger one, and asks for it for ever (seed 85)."""
+    headers = {
+        "dead-letter-topic": "xdelayed",
+        "dead-letter-id": str(10**6),
+        "dead-letter-group": "by hand",
+        "dead-letter-reason": "given 10000 times, never acknowledged",
+    }
+    letter_bytes = len(encode(Properties(None, headers))) + swarm.PUBLICATION_OVERHEAD_BYTES
+    small = [plan for plan in plans if "batch_bytes_max" in plan.knobs]
+    assert len(small) > 10
+    for plan in small:
+        sizes = [role["size_bytes"] for role in plan.knobs["load"]["roles"]]
+        assert max(sizes) + letter_bytes <= plan.knobs["batch_bytes_max"], plan.seed
