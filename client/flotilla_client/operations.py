@@ -153,12 +153,12 @@ class Operations:
         self.state = state
         self._is_heard = type(observer) is not Silent
         self._name = name  # by which the cluster knows this client; "": by the id that it gives
-        self.readers = Readers(state, observer)
         self._observer = observer
         self._new_nonce = new_nonce
         self._is_open = False  # for this object; the state knows whether for anybody
         self._numbers = itertools.count(1)  # also counts for producers' threads
         self._told: dict[str, int] = {}  # cursors that the broker has been told
+        self.readers = Readers(state, observer, self._told)
         self._gone: dict[str, int] = {}  # up to where the application was told what is gone
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told

@@ -224,10 +224,13 @@ class _Hand:
 
 
 class Readers:
-    """The readers of one client. Safe to use from several threads."""
+    """The readers of one client. Safe to use from several threads.
 
-    def __init__(self, state: State, observer: Observer) -> None:
-        self._state = state
+    `told`: the cursors that the cluster has been told, by topic.
+    """
+
+    def __init__(self, state: State, observer: Observer, told: Mapping[str, int]) -> None:
+        self._state, self._told = state, told
         self._observer = observer if isinstance(observer, HandlingObserver) else None
         self._lock = threading.RLock()
         self._open: list[Reader] = []
@@ -404,11 +407,20 @@ class Readers:
         if hand is not None and hand.last_id <= last_id:
             del self._hands[topic]
 
+    def _stored(self, topic: str) -> int | None:
+        """Return up to where a topic is acknowledged even if this process ends now.
+
+        Without a directory the cluster alone can know that; 0: as far as this process knows.
+        """
+        if self._state.directory is not None:
+            return self._state.cursor(topic)
+        return self._told.get(topic, 0)
+
     def _tell(
         self, f: str, topic: str, last_id: int, first_id: int | None = None, redelivered: int = 0
     ) -> None:
         if self._observer is not None:
-            client_id, cursor = self._state.client_id, self._state.cursor(topic)
+            client_id, cursor = self._state.client_id, self._stored(topic)
             handling = Handling(f, client_id, topic, last_id, first_id, cursor, redelivered)
             self._observer.on_handling(handling)
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,11 @@ from flotilla_client import Client, Fenced
 from tests.conftest import PATIENT, running
 
 PATIENCE_S = 20
+VALID = 0
 READER = """
     import os, signal, sys
     from flotilla_client import Client
-    client = Client(sys.argv[1], name="billing", timeout=20)
+    client = Client(sys.argv[1], name="billing", timeout=20, record=sys.argv[2])
     for message in client.messages("orders"):
         print(message.id, int(message.redelivered), flush=True)
         if message.id == 3:
@@ -32,24 +34,31 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield made
 
 
-def test_a_reader_that_is_killed_goes_on_without_a_disk(cluster: LocalCluster) -> None:
-    endpoints = ",".join(cluster.endpoints().values())
+def test_a_reader_that_is_killed_goes_on_without_a_disk(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    endpoints, record = ",".join(cluster.endpoints().values()), tmp_path / "record"
     cluster.upgrade()
-    with Client(endpoints, name="billing", timeout=PATIENCE_S) as client:
+    with Client(endpoints, name="billing", timeout=PATIENCE_S, record=record) as client:
         client.subscribe("orders")
-        with Client(endpoints, timeout=PATIENCE_S) as shop:
+        with Client(endpoints, timeout=PATIENCE_S, record=record) as shop:
             futures = [shop.publish_soon("orders", str(number)) for number in range(6)]
             assert [future.result(PATIENCE_S).id for future in futures] == [1, 2, 3, 4, 5, 6]
-    command = [sys.executable, "-c", textwrap.dedent(READER), endpoints]
+    command = [sys.executable, "-c", textwrap.dedent(READER), endpoints, str(record)]
     read = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert read.stdout.split("\n")[:3] == ["1 1", "2 1", "3 1"], read
-    with Client(endpoints, name="billing", timeout=PATIENCE_S) as client:
+    with Client(endpoints, name="billing", timeout=PATIENCE_S, record=record) as client:
         ids = [message.id for message in client.messages("orders", idle=0.2)]
     # What was acknowledged in the dead process's memory alone comes again; nothing is skipped.
     assert ids == list(range(ids[0], 7))
     assert ids[0] <= 3
-    with Client(endpoints, name="billing", timeout=PATIENCE_S) as client:
+    with Client(endpoints, name="billing", timeout=PATIENCE_S, record=record) as client:
         assert client.get("orders", timeout=2) is None  # it was closed in order
+    # The record calls nothing acknowledged that only the dead process knew.
+    command = [sys.executable, "-c", "from flotilla_commands import check; check()"]
+    options = ["--judge", "twins", "--no-report"]
+    judged = subprocess.run([*command, str(record), *options], timeout=60, check=False)
+    assert judged.returncode == VALID
 
 
 def test_the_newest_process_has_the_name(cluster: LocalCluster) -> None:

@@ -76,7 +76,7 @@ def test_a_process_goes_on_behind_a_failed_sync_and_loses_nothing_that_it_stores
 
 def acknowledged(state: State) -> None:
     state.raise_cursor("t", 3, durable=False)
-    Readers(state, Silent()).acknowledge("t", 3)
+    Readers(state, Silent(), {}).acknowledge("t", 3)
 
 
 def handed_over(state: State) -> None:
