@@ -199,7 +199,7 @@ class Peers(Protocol):
         """Set who the members are: others of their names give way, evicted ones are refused."""
 
     def part(self, name: str, reason: str) -> None:
-        """Close the connection with a peer, if there is one; another is made a second later."""
+        """Close the connection with a peer, if there is one. Whoever dials makes another."""
 
     def trouble(self, name: str) -> str:
         """Return why a peer has said nothing since it was last connected, "" if not known."""
@@ -414,7 +414,7 @@ class PeerPort:
         self._schedule_renewal()
 
     def part(self, name: str, reason: str) -> None:
-        """Close the connection with a peer, if there is one; another is made a second later."""
+        """Close the connection with a peer, if there is one. Whoever dials makes another."""
         connection = self._live.get(name)
         if connection is not None:
             self._close(connection, Reason.UNWELCOME, reason)
