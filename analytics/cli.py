@@ -90,12 +90,14 @@ def _as_unwritten() -> Iterator[None]:
 def unwritten_is_unknown() -> Iterator[None]:
     """End the process where stdout takes nothing; click would exit with 1: "invalid"."""
     try:
-        with _as_unwritten():  # of click's `echo`: whoever works on files handles their errors
-            yield
-    except OutputUnwritten as error:
+        yield
+    except (OutputUnwritten, OSError) as error:
         # What is left in the buffer would be tried again at the exit, and change its code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        click.echo(f"flotilla-check: the output cannot be written: {error}", err=True)
+        is_of_a_file = isinstance(error, OSError) and error.filename is not None
+        reason = error.strerror if isinstance(error, OSError) else error  # click's `echo`, or rich
+        why = str(error) if is_of_a_file else f"the output cannot be written: {reason}"
+        click.echo(f"flotilla-check: {why}", err=True)
         sys.exit(EXIT_CODES[Verdict.UNKNOWN])
 
 

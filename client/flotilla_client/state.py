@@ -802,9 +802,11 @@ class State:
             raise self._damaged(f"{DATABASE_NAME} is another program's database")
         if version == 0:  # of a file that has pages this decides nothing yet: see below
             database.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")
+        # To the end: SQLite tells of a failed sync behind the answer's row.
         [(mode,)] = database.execute("PRAGMA journal_mode = WAL").fetchall()
-        if self.directory is not None and mode != "wal":  # SQLite says no more of a disk that fails
-            raise unusable(self.directory, self._why_unusable("its database has no WAL"))
+        if self.directory is not None and mode != "wal":
+            why = "its database has no WAL: the file system can't share memory, as a network's"
+            raise unusable(self.directory, why)
         database.execute("PRAGMA synchronous = FULL")
         database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
         [(finding,)] = database.execute("PRAGMA quick_check(1)").fetchall()
@@ -987,7 +989,7 @@ class State:
             return unusable(self.directory or Path("memory"), self._why_unusable(error))
         return self._damaged(str(error))
 
-    def _why_unusable(self, error: sqlite3.Error | str) -> str:
+    def _why_unusable(self, error: sqlite3.Error) -> str:
         """Return what is wrong; SQLite may call a disk that is full an I/O error."""
         directory = self.directory
         if directory is not None and directory.exists():

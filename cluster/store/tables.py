@@ -517,6 +517,7 @@ def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
         there_is, uri=True, isolation_level=None, timeout=busy_ms_max / 1000
     )
     try:
+        # To the end: SQLite tells of a failed sync behind the answer's row.
         [(mode,)] = connection.execute("PRAGMA journal_mode=WAL").fetchall()
         connection.execute("PRAGMA synchronous=NORMAL")
     except UnicodeDecodeError as error:  # of an error that quotes a damaged description of a table
@@ -526,9 +527,9 @@ def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
         connection.close()
         _raise_corrupt(path, error)
         raise
-    if mode != "wal":  # of a sync or a write that fails on the way there SQLite says only this
+    if mode != "wal":
         connection.close()
-        raise OSError(f"{path} does not go into WAL mode: its disk fails, or is full")
+        raise OSError(f"{path} has no WAL: its file system can't share memory, as a network's")
     return connection
 
 

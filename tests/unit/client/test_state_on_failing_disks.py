@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -198,3 +200,16 @@ def test_who_may_not_list_the_parent_of_his_directory_can_use_it(tmp_path: Path)
         State(parent / "state").close()
     finally:
         parent.chmod(0o700)
+
+
+def test_a_state_that_can_have_no_wal_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def without_shared_memory(path: str, **settings: Any) -> sqlite3.Connection:
+        return connect(f"file:{path}?vfs=unix-dotfile", uri=True, **settings)
+
+    monkeypatch.setattr(sqlite3, "connect", without_shared_memory)
+    with pytest.raises(StateUnusable, match="no WAL: the file system can't share memory"):
+        State(tmp_path / "state")

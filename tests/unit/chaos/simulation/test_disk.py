@@ -482,6 +482,13 @@ def test_a_store_opened_behind_a_failed_sync_has_nothing_that_the_sync_has_lost(
             found.close()
 
 
+def install(machine: DiskMachine, copy: Path) -> None:
+    machine.image.directory.mkdir(exist_ok=True)
+    download = machine.image.directory / "download.db"
+    shutil.copy(copy, download)
+    snapshots.install(download, machine.database)
+
+
 def test_a_copy_is_installed_whole_whatever_an_opening_that_ended_has_left(
     tmp_path: Path,
 ) -> None:
@@ -500,18 +507,14 @@ def test_a_copy_is_installed_whole_whatever_an_opening_that_ended_has_left(
     for count in range(1, 30):
         machine = DiskMachine(tmp_path / str(count))
         with running(machine):
-            machine.image.directory.mkdir()
-            download = machine.image.directory / "download.db"
-            shutil.copy(old, download)
-            snapshots.install(download, machine.database)
+            install(machine, old)
             machine.disk.crash_in("any", count)
             with suppress(sqlite3.Error, OSError, PowerLoss):
                 machine.kill(Store.open(machine.database, {}))
             machine.disk.restart()
             left |= {path.name for path in machine.image.directory.iterdir()}
             Store.remove(machine.database)
-            shutil.copy(new, download)
-            snapshots.install(download, machine.database)
+            install(machine, new)
             found = Store.open(machine.database, {})
             assert found.statistics()["clients"] == CLIENTS, count
             found.close()
@@ -530,10 +533,7 @@ def test_no_sync_that_fails_while_a_store_is_opened_is_passed_over(tmp_path: Pat
     for count in range(1, 30):
         machine = DiskMachine(tmp_path / str(count))
         with running(machine):
-            machine.image.directory.mkdir()
-            download = machine.image.directory / "download.db"
-            shutil.copy(copy, download)
-            snapshots.install(download, machine.database)
+            install(machine, copy)
             machine.disk.fail_sync("any", count)
             try:
                 store = Store.open(machine.database, {})

@@ -664,6 +664,7 @@ def test_a_level_that_is_too_low_is_told_behind_a_barrier(bench: BrokerBench) ->
     bench.ask(TAKE, "t", group="g")
     assert not bench.serve(bench.barrier - 2, bench.store.applied_index), "nothing is confirmed"
     assert not bench.taken(), "who leads by now may know of a higher level"
+    assert not any(read.waiting.request.data for read in bench.broker._reads), "kept meanwhile"
     answers = bench.turn()
     assert [code_of(each) for each in answers] == ["unsupported", "unsupported"]
     assert all(f"is at {LEVEL_FIRST}" in each.body["message"] for each in answers)

@@ -9,7 +9,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -310,3 +312,18 @@ def test_a_page_that_has_lost_rows_of_what_is_kept_in_memory_is_found_at_the_sta
     page = lose_the_last_of_three_rows(path, table)
     with pytest.raises(CorruptStore, match=f"store.db: table {table}: .* page {page}"):
         Store.open(path, {})
+
+
+def test_a_database_that_can_have_no_wal_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, connect = tmp_path / "store.db", sqlite3.connect
+    with closing(connect(path)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+
+    def without_shared_memory(place: str, **settings: Any) -> sqlite3.Connection:
+        return connect(f"{place}&vfs=unix-dotfile", **settings)
+
+    monkeypatch.setattr(sqlite3, "connect", without_shared_memory)
+    with pytest.raises(OSError, match="has no WAL: its file system can't share memory"):
+        tables.connect(path, 1_000)
