@@ -16,7 +16,7 @@ PASSES_MAX: Final = 5  # a client passes a point some ten times a second: it die
 
 
 class Crewed(Protocol):
-    """The clients of a run, as far as they can be harmed: crew.Crew."""
+    """The clients of a run, as far as they can be harmed: client_pool.Crew."""
 
     def clients(self) -> list[str]:
         """Return the names of those that are not harmed already."""

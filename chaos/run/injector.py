@@ -2,7 +2,7 @@
 
 What lives here: which of the two a name means, and that the faults of one window hit different
 victims. What must not: when a window opens and closes, and what is recorded of it (runner.py,
-targets/simulated_windows.py).
+simulated_windows.py).
 """
 
 from __future__ import annotations

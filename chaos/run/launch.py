@@ -1,7 +1,7 @@
 """From names to a run: which target, which directory, which seed, and who carries it out.
 
 What lives here: the table of targets and the putting together of a run's parts. What must not: what
-a run does (runner.py, targets/simulated.py), options of a command line (cli.py).
+a run does (runner.py, simulated.py), options of a command line (cli.py).
 """
 
 from __future__ import annotations

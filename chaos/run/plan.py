@@ -1,6 +1,6 @@
 """What one run is to be: an experiment, a seed, a directory.
 
-What lives here: `RunPlan`. What must not: carrying it out (runner.py, targets/simulated.py).
+What lives here: `RunPlan`. What must not: carrying it out (runner.py, simulated.py).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class RunError(Exception):
 
 
 class RunClients(Protocol):
-    """The publishers and subscribers: crew.Crew, or a stand-in."""
+    """The publishers and subscribers: client_pool.Crew, or a stand-in."""
 
     def start(self, configs: list[ClientConfig]) -> None: ...
     def poll(self, wait_s: float) -> None: ...

@@ -21,12 +21,12 @@ from cluster.log.files import DISK, FailStop, Files, exit_process
 from cluster.log.sealed import Sealed
 from cluster.log.segments import (
     SEGMENT_NAME,
+    ContradictedJournal,
     CorruptJournal,
     JournalError,
     MissingJournal,
     Segment,
 )
-from cluster.log.segments import ContradictedJournal as Contradicted
 
 SEGMENT_BYTES = 16 << 20
 """A segment is finished at the first sync above this size: a restart reads one into memory."""
@@ -316,7 +316,7 @@ class Journal:
         committed, applied = self.commit_index, self.applied_index
         with self._fail_stop:
             if idx <= max(committed, applied):
-                raise Contradicted(idx, term, max(committed, applied))
+                raise ContradictedJournal(idx, term, max(committed, applied))
         self._truncate(idx - self._first)
         return True
 

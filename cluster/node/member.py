@@ -1,7 +1,8 @@
 """A member of the cluster: Raft, log, store and broker, and what they do in a turn.
 
-What lives here: whatever only a member can do. What must not: sockets, threads, clocks and
-randomness, the order of a turn's parts (replica.py), how a node becomes a member (joining.py).
+What lives here: whatever only a member can do, and the order of a turn from its entry on (`drive`).
+What must not: that of the turn before it (replica.py), sockets, threads, clocks and randomness, how
+a node becomes a member (joining.py).
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class Member:
             on_failure=settings.on_journal_failure,
         )
         self._read_tail()
-        # Every log begins with this entry, which the core takes for applied. Not only on founding:
+        # Every log begins with this entry, which pysyncobj takes for applied. Not only on founding:
         # a power loss before the first checkpoint puts a store back to how it was made.
         self.store.apply(FIRST_INDEX, 0, b"")
         self.journal.advance(self.store.applied_index)

@@ -1,6 +1,7 @@
-"""What a leader does about clients that are silent for long: it has them heard, or forgotten; and
-about time that passes while nobody asks for anything: by the log's time publications get too old,
-or are due that were delayed.
+"""What a leader proposes as time passes, without a request.
+
+Silent clients are heard of in the log, or forgotten. Publications expire, or become due that were
+delayed, by the log's time: if nobody asks for anything, an entry of the leader's makes it go on.
 
 What lives here: which operations it proposes for that, and when. What must not: the log's time, and
 what the operations do (store/idle.py, store.py), clocks.

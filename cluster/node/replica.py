@@ -1,8 +1,9 @@
 """One node without sockets: what a turn does, in the order that is the contract.
 
-What lives here: the turn of a node, whether it joins (joining.py) or is a member (member.py). What
-must not: sockets, poll, signals, threads (node.py), clocks and randomness (both come in). The
-simulator and the tests drive this class with their own `Peers` and `Worker`.
+What lives here: the turn of a node, whether it joins (joining.py) or is a member, and its order;
+from the turn's entry on that is member.py's. What must not: sockets, poll, signals, threads
+(node.py), clocks and randomness (both come in). The simulator and the tests drive this class with
+their own `Peers` and `Worker`.
 
 The order of a turn (docs/design.md, section 4) is what the promises rest on: no vote, vote request,
 acknowledgment or client's reply leaves before journal.sync() has returned.

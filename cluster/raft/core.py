@@ -4,8 +4,8 @@ What lives here: the module-level seams where pysyncobj finds our log, serialize
 the private methods that are replaced, and plain names for the private attributes. What must not:
 any rule of when to elect, believe or send (raft.py, transport.py).
 
-The core calls nobody outside of this package: what it says and what it commits is collected here.
-It never unpickles anything: entries are one type byte (0 regular, 1 no-op) and a payload, and the
+It calls nobody outside of this package: what it sends and what it commits is collected here. It
+never unpickles anything: entries are one type byte (0 regular, 1 no-op) and a payload, and the
 method that would apply them by `pickle.loads` is replaced by one that hands them out.
 """
 
@@ -50,7 +50,7 @@ _METHODS: Final = (
     "_SyncObj__sendAppendEntries",
     "_checkCommandsToApply",
 )
-_ROLES: Final = ("follower", "candidate", "leader")  # by the core's numbers
+_ROLES: Final = ("follower", "candidate", "leader")  # by pysyncobj's numbers
 _LEADER: Final = _ROLES.index("leader")
 _SEAMS: Final = (
     "PIPE_NOTIFIER_ENABLED",
@@ -62,7 +62,7 @@ _SEAMS: Final = (
 
 
 class _NullPoller:
-    """The core's own poll would be a second wait in the turn."""
+    """pysyncobj's own poll would be a second wait in the turn."""
 
     def poll(self, timeout: float) -> None:
         """Do nothing."""
@@ -78,14 +78,14 @@ class _Serializer:
         return SERIALIZER_STATE.NOT_SERIALIZING, None
 
     def serialize(self, data: object, index: int) -> None:
-        raise AssertionError("the core's own compaction is switched off")
+        raise AssertionError("pysyncobj's own compaction is switched off")
 
     def setTransmissionData(self, offer: object) -> bool:  # noqa: N802
-        return False  # nothing is installed yet: see Core.restore
+        return False  # nothing is installed yet: see Raft.restore
 
 
 class _Collector(Transport):  # type: ignore[misc]  # pysyncobj is untyped
-    """Takes what the core sends, in pysyncobj's form."""
+    """Takes what pysyncobj sends, in pysyncobj's form."""
 
     ready = True
 
@@ -98,15 +98,15 @@ class _Collector(Transport):  # type: ignore[misc]  # pysyncobj is untyped
         return True
 
     def tryGetReady(self) -> None:  # noqa: N802 (pysyncobj's name)
-        """Do nothing: connections are not the core's."""
+        """Do nothing: connections are not pysyncobj's."""
 
     waitReady = destroy = tryGetReady  # noqa: N815
 
 
 class _Member(Node):  # type: ignore[misc]  # pysyncobj is untyped
-    """A member as the core knows it; there is one object of each, so identity is equality.
+    """A member as pysyncobj knows it; there is one object of each, so identity is equality.
 
-    The core's tables are asked by it a hundred times a turn.
+    pysyncobj's tables are asked by it a hundred times a turn.
     """
 
     __eq__ = object.__eq__
@@ -121,7 +121,7 @@ class _Clock:
 
 
 def _seat_pysyncobj() -> None:
-    """Put our parts where the core looks for its own. Asserts every private name (rule 13)."""
+    """Put our parts where pysyncobj looks for its own. Asserts every private name (rule 13)."""
     found = version("pysyncobj")
     assert found == PYSYNCOBJ_VERSION, f"pysyncobj {found} is not the audited {PYSYNCOBJ_VERSION}"
     module = pysyncobj.syncobj
@@ -192,7 +192,7 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         """Do nothing in a tick: `append` is the only way in, and leaves nothing waiting."""
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        # The core sends after each command and each apply; we send once, at the end of a step.
+        # pysyncobj sends after each command and each apply; we send once, at the end of a step.
         self.append_due = True
 
     # --- driven -------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     def heartbeat_deadline_s(self) -> float:
         """Return when the last round of append_entries will be a heartbeat period ago.
 
-        No property: the core reads all of those before it has set this.
+        No property: pysyncobj reads all of those before it has set this.
         """
         return float(self._SyncObj__newAppendEntriesTime)
 
@@ -328,7 +328,7 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     def forget_transfer(self) -> None:
         """Take no leader's wish for one that still stands.
 
-        While it does the core puts no election off, whatever it hears of a leader.
+        While it does pysyncobj puts no election off, whatever it hears of a leader.
         """
         self._SyncObj__transferInProgress = False
 

@@ -120,11 +120,11 @@ class Log(pysyncobj.journal.Journal):  # type: ignore[misc]  # pysyncobj is unty
 
     def deleteEntriesTo(self, entryTo: int) -> None:
         """Refuse: only the journal drops entries."""
-        raise AssertionError(f"deleteEntriesTo({entryTo}): the core's compaction must be off")
+        raise AssertionError(f"deleteEntriesTo({entryTo}): pysyncobj's compaction must be off")
 
     def clear(self) -> None:
-        """Refuse: the core loads no dump."""
-        raise AssertionError("clear: the core must load no dump")
+        """Refuse: pysyncobj loads no dump."""
+        raise AssertionError("clear: pysyncobj must load no dump")
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
         """Note term and vote, to be written with this step's entries."""

@@ -2,7 +2,8 @@
 
 What lives here: the loop's rules 8 to 13 of docs/raft.md, pre-vote, and what a step does in which
 order. What must not: pysyncobj's private names (core.py), what entries mean (store.py), which
-messages may be believed, windows (transport.py), and the order of a turn (member.py).
+messages may be believed, windows (transport.py), and the order of a turn (replica.py;
+from its entry on member.py).
 """
 
 from __future__ import annotations
@@ -247,7 +248,7 @@ class Raft:
     def _send_if_due(self) -> None:
         """Send one round of append_entries, if there is anything to say.
 
-        The core wants a round after each apply too, only to spread the commit index; that may ride
+        pysyncobj wants a round after each apply too, only to spread the commit index; that may ride
         on the next entry or heartbeat (measured: half the messages of a lone client's PUT).
         """
         core = self._core
@@ -314,7 +315,7 @@ class Raft:
             self._rng.uniform(0.5, 1) * self._timing.election_min_s
         ):
             self._ask_for_pre_votes()
-        core.election_deadline_s = now  # the core campaigns strictly below now
+        core.election_deadline_s = now  # pysyncobj campaigns strictly below now
 
     def _forget_pre_votes(self) -> None:
         self._pre_votes.clear()

@@ -35,7 +35,7 @@ ENTRIES_MAX: Final = 2**62  # in a message: as many as the log returns at once
 
 
 class Guard:
-    """Stands between the messages of other members and the core.
+    """Stands between the messages of other members and pysyncobj.
 
     `level_max`: the highest feature level that this build can apply (rule 30). `heartbeat_s`: at
     most one reset reply a peer in that time. `said` takes the answers, for the caller to send.
@@ -58,7 +58,7 @@ class Guard:
     # --- receiving ----------------------------------------------------------------------------
 
     def receive(self, name: str, message: Message, now: float) -> None:
-        """Hand a member's message to the core, as far as it may be believed (rules 14 to 22)."""
+        """Hand a member's message to pysyncobj, as far as it may be believed (rules 14 to 22)."""
         receive = _RECEIVE.get(type(message))
         if receive is not None:
             self._now = now
@@ -171,7 +171,7 @@ class Guard:
     # --- sending ------------------------------------------------------------------------------
 
     def translate(self) -> None:
-        """Say what the core has sent since the last time."""
+        """Say what pysyncobj has sent since the last time."""
         sent = self._core.sent
         if len(sent) > 1:
             sent.sort(key=itemgetter(0))  # it sends to a set of members: in an order of its own
@@ -187,7 +187,7 @@ class Guard:
             return RequestVote(message["term"], *last)
         if kind == "response_vote":
             return Vote(message["term"])
-        # apply_command would mean that a command was queued in the core: entries are only appended
+        # apply_command would mean that a command was queued in pysyncobj: entries are only appended
         # on a leader, at once. append_entries are sent by Sender.
         assert kind == "timeout_now", kind
         return TimeoutNow(message["term"])

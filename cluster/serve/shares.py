@@ -72,7 +72,7 @@ class Shares:
 
 
 class Rests(Generic[Who]):
-    """Who has to wait for a while, because he had all of his share of a turn."""
+    """Who is not read for a while, because a turn has looked at all of his share."""
 
     def __init__(self) -> None:
         self._until: dict[Who, float] = {}

@@ -47,7 +47,7 @@ WALL_START_S: Final = 1_700_000_000.0
 WALL_SKEW_S_MAX: Final = 5.0  # to either side: longer than some runs
 STOPPING_S_MAX: Final = 5.0  # as the product's loop, which imports sockets
 SHARE_S_MAX: Final = 10.0  # no share of a turn is longer
-DUE_S: Final = 1e-4  # behind a deadline: the core acts strictly after it
+DUE_S: Final = 1e-4  # behind a deadline: pysyncobj acts strictly after it
 DUE_S_MIN: Final = 0.02  # as often as the real loop: who asks for votes is always due
 WAIT_S: Final = 0.001  # for a lock that a job has
 OPERATOR: Final = "operator"  # who asks for levels and changes users
@@ -351,7 +351,7 @@ class SimNode:
         self.world.active = self
         try:
             action()
-            self.disk.check()  # the core swallows exceptions while it installs a snapshot
+            self.disk.check()  # pysyncobj swallows exceptions while it installs a snapshot
         except Exception as error:  # noqa: BLE001  (whatever it is, it ends a process)
             if self.disk.lost_power:
                 self.world.crashed_by_plan(self)
