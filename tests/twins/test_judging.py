@@ -15,7 +15,17 @@ import pytest
 from analytics.command import plain
 from analytics.common.check_specs import CLAIMS, Part
 from analytics.twins import TWINS, judge
-from analytics.twins.judging import NEEDS_HISTORY, NEEDS_TRUTH, delivered_count
+from analytics.twins.judging import (
+    NEEDS_HISTORY,
+    NEEDS_TRUTH,
+    OF_DISKS,
+    OF_NAMES,
+    delivered_count,
+)
+from analytics.twins.record import GONE
+from chaos.simulation.clients import follower, replayer
+from flotilla_client.error_table import ERRORS
+from flotilla_client.recording import TOLD_OF_GONE
 from tests.judges.directories import DIRECTORIES
 from tests.spark.histories import RunRecorder
 
@@ -448,6 +458,18 @@ def test_both_judges_hold_the_same_checks_for_no_proof_where_something_is_missin
         {name for name, spec in CLAIMS.items() if spec.needs_whole is part and name in TWINS}
         for part in (Part.HISTORY, Part.TRUTH, None)
     ]
+
+
+def test_both_judges_hold_the_same_checks_for_those_of_names_and_of_disks() -> None:
+    assert {name for name, spec in CLAIMS.items() if spec.needs_names} == OF_NAMES
+    assert {name for name, spec in CLAIMS.items() if spec.needs_truth} == OF_DISKS
+
+
+def test_recorder_judges_and_simulator_know_the_same_errors_that_say_what_is_gone() -> None:
+    assert set(GONE) == TOLD_OF_GONE == follower.TELL_OF_GONE == replayer.TELL_OF_GONE
+    pairs = (Path(__file__).parents[2] / "analytics/tables/pairs.py").read_text(encoding="utf-8")
+    on_spark = pairs.partition("def is_told_of_purge")[2].partition("return")[0]
+    assert {name for name in re.findall(r'"(\w+)"', on_spark) if name in ERRORS} == TOLD_OF_GONE
 
 
 @pytest.mark.parametrize("name", [b"\xff.jsonl", b"a:b.jsonl"])
