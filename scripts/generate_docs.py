@@ -15,9 +15,10 @@ from typing import Final
 from chaos.faults.support import fault_table
 from chaos.run.catalogue import client_table, experiment_table
 from chaos.simulation.search.run import PLANTABLE
+from cluster.members import peers
 from cluster.observe import http, metrics, pages, past, survey
 from cluster.observe.metrics import metrics_table
-from cluster.serve import intake
+from cluster.serve import broker, client_port, intake, zmtp
 from cluster.settings import config
 from cluster.settings.config import MEMBER_COUNTS
 from cluster.store import acts, store
@@ -181,10 +182,56 @@ QUOTAS: Final = (
     ("GETs of one principal that wait at the leader", "parked_gets_max", "`quota`, wait"),
     ("unread publications of one principal", "unread_bytes_max", "PUT gets `quota`, wait"),
 )
-# Of what waits at one node: (what, name of its value in intake.py).
+CLOSES: Final = "the node closes the connection"
+# Of what clients and strangers have one node hold: (what, module, name of its value, over it).
 NODE_LIMITS: Final = (
-    ("requests that followers pass on and the leader has no time for yet", "RELAYS_WAITING_MAX"),
-    ("their bytes", "RELAYS_WAITING_BYTES_MAX"),
+    (
+        "requests that followers pass on and the leader has no time for yet",
+        intake,
+        "RELAYS_WAITING_MAX",
+        "`overloaded`",
+    ),
+    ("their bytes", intake, "RELAYS_WAITING_BYTES_MAX", "`overloaded`"),
+    (
+        "publications that wait for a majority; fewer while little of the disk is free",
+        broker,
+        "PUT_BYTES_MAX",
+        "`overloaded`",
+    ),
+    ("parts of a message", zmtp, "PARTS_MAX", CLOSES),
+    ("the identity that a ZeroMQ socket says", zmtp, "IDENTITY_BYTES_MAX", CLOSES),
+    ("a command of ZeroMQ, such as READY", zmtp, "COMMAND_BYTES_MAX", CLOSES),
+    (
+        "bytes of a message that begins; above that it is large (`limits.unfinished_bytes_max`)",
+        client_port,
+        "READ_BYTES",
+        "it waits, while too many are large",
+    ),
+    ("this wait", client_port, "SHARE_S_MAX", CLOSES),
+    (
+        "replies that one connection doesn't take",
+        client_port,
+        "UNREAD_BYTES_PAUSE",
+        "its requests are not read",
+    ),
+    ("the same, for its GETs", client_port, "UNREAD_BYTES_SERVED", "`overloaded`"),
+    ("the same, in all", client_port, "UNREAD_BYTES_MAX", CLOSES),
+    ("a connection's handshake, to READY", client_port, "HANDSHAKE_S_MAX", CLOSES),
+    ("silence in the middle of a message", client_port, "MESSAGE_SILENCE_S_MAX", CLOSES),
+    ("a message, from its first byte on", client_port, "MESSAGE_S_MAX", CLOSES),
+    (
+        "silence of a client that answers no PING, or takes no byte of its replies",
+        client_port,
+        "SILENCE_S_MAX",
+        CLOSES,
+    ),
+    (
+        "connections at a peer port before their Hello",
+        peers,
+        "STRANGERS_MAX",
+        "the oldest is closed",
+    ),
+    ("the time until a Hello there", peers, "HANDSHAKE_MS_MAX", CLOSES),
 )
 # Of the history of acts: (what, name of its value).
 ACT_LIMITS: Final = (
@@ -258,8 +305,8 @@ def limit_table() -> str:
         row = config.SETTINGS[f"quotas.{name}"]
         limit = _amount(row.key, row.default) if row.default else "none"
         lines.append(f"| {what} | {limit} | {over} | `{row.key}` |")
-    for what, name in NODE_LIMITS:
-        lines.append(f"| {what} | {_amount(name, getattr(intake, name))} | `overloaded` | no |")
+    for what, module, name, over in NODE_LIMITS:
+        lines.append(f"| {what} | {_amount(name, getattr(module, name))} | {over} | no |")
     for what, name in ACT_LIMITS:
         limit = _amount(name, getattr(acts, name))
         lines.append(f"| {what} | {limit} | the oldest is forgotten | no |")
@@ -285,6 +332,8 @@ def _amount(name: str, value: int) -> str:
     words = name.lower().replace(".", "_").split("_")
     if "ms" in words:
         return f"{value // 3_600_000} h" if value % 3_600_000 == 0 else f"{value / 1000:g} s"
+    if "s" in words and "per" not in words:
+        return f"{value:g} s"
     if "bytes" not in words:
         return f"{value:,}"
     power = max(power for power in range(4) if value % 1024**power == 0)

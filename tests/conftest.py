@@ -46,6 +46,7 @@ PACKAGES: Final = {
     "cc": ("gcc", "libc6-dev"),
     "chromium": ("chromium",),
     "etcd": ("etcd-server",),
+    "git": ("git",),
     "ip": ("iproute2",),
     "iptables": ("iptables",),
     "nats-server": ("nats-server",),

@@ -41,7 +41,9 @@ def version_0_1(tmp_path: Path) -> Program:
     archive, tree = tmp_path / "0.1.tar", tmp_path / "0.1"
     command = ["git", "-C", str(ROOT), "archive", "--output", str(archive), COMMIT_OF_0_1]
     if subprocess.run([*command, "cluster", "client"], capture_output=True, check=False).returncode:
-        pytest.skip(f"this clone has no {COMMIT_OF_0_1[:7]}, which is version 0.1")
+        pytest.skip(
+            f"this clone has no {COMMIT_OF_0_1[:7]}, which is version 0.1: `git fetch --unshallow`"
+        )
     with tarfile.open(archive) as files:
         files.extractall(tree, filter="data")
     # It asks for its version under the name that its distribution had.
@@ -167,6 +169,7 @@ def fleet(tmp_path: Path) -> Iterator[Callable[[Program], Fleet]]:
         each.close()
 
 
+@pytest.mark.needs("git")
 @pytest.mark.slow
 def test_version_0_1_is_upgraded_node_by_node_and_back_until_the_level_is_raised(
     fleet: Callable[[Program], Fleet], version_0_1: Program
@@ -208,7 +211,7 @@ def test_version_0_1_is_upgraded_node_by_node_and_back_until_the_level_is_raised
     assert nodes.lost_or_doubled() == []
 
 
-@pytest.mark.slow  # the simulator goes through the same rules: test_rules_levels.py
+@pytest.mark.slow  # the simulator goes through the same rules: tests/simulation/test_upgrades.py
 def test_nothing_newer_is_written_until_all_understand_it_and_who_does_not_is_kept_out(
     fleet: Callable[[Program], Fleet],
 ) -> None:

@@ -12,10 +12,12 @@ from types import ModuleType
 
 import pytest
 
+from cluster.members import peers
+from cluster.serve import broker, client_port, intake, zmtp
 from cluster.settings.config import SETTINGS, load
 from cluster.store.groups import GroupLimits
 from cluster.store.store import Limits
-from flotilla_client import protocol
+from flotilla_client import properties, protocol
 from flotilla_client.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +46,7 @@ def test_generated_parts_are_fresh(name: str, marker: str) -> None:
 
 def test_every_limit_of_the_wire_and_of_the_state_is_in_the_table() -> None:
     of_the_wire = {name for name in vars(protocol) if name.endswith("_MAX")}
+    assert {name for name in vars(properties) if name.endswith("_MAX")} <= of_the_wire
     assert of_the_wire == {name for _, name, _ in generate_docs.WIRE_LIMITS}
     of_the_state = {field.name for field in fields(Limits)}
     assert of_the_state == {"groups"} | {name for _, name in generate_docs.STATE_LIMITS}
@@ -58,6 +61,31 @@ def test_every_limit_that_is_a_nodes_setting_is_in_the_table_with_what_happens_o
     assert quotas == {f"quotas.{name}" for _, name, _ in generate_docs.QUOTAS}
     rows = [row.split(" | ") for row in generate_docs.limit_table().splitlines()[2:]]
     assert all(len(row) == 4 and all(cell.strip(" |") for cell in row) for row in rows), rows
+
+
+# What bounds a node's own work or words, and nothing that a client or a stranger has it hold.
+OWN = {
+    broker: {"ENTRY_WORK_MAX", "HEARD_MAX", "HELD_TOPICS_MAX", "READ_BYTES_PER_TURN_MAX"},
+    client_port: {
+        *("GATHER_REPLIES_MAX", "LARGE_READ_BYTES_MAX", "READS_PER_TURN_MAX", "REASONS_MAX"),
+        *("READ_BYTES_PER_TURN_MAX", "STRANGERS_PER_TURN_MAX", "HURRY_SILENCE_S_MAX"),
+    },
+    peers: {
+        *("SEND_BUFFER_BYTES_MAX", "ACCEPTS_PER_EVENT_MAX", "DIAL_MS_MAX", "EXTENSION_MS_MAX"),
+        *("UNFIT_CHARACTERS_MAX", "PEER_SILENCE_MS_MAX"),
+    },
+    intake: set(),
+    zmtp: set(),
+}
+
+
+def test_every_limit_of_what_a_node_holds_for_clients_and_strangers_is_in_the_table() -> None:
+    for module, own in OWN.items():
+        source = Path(str(module.__file__)).read_text(encoding="utf-8")
+        made = set(re.findall(r"^([A-Z][A-Z_]*_MAX): Final", source, re.MULTILINE))
+        in_table = {name for _, of, name, _ in generate_docs.NODE_LIMITS if of is module}
+        assert own <= made
+        assert made - own == {name for name in in_table if name.endswith("_MAX")}, module.__name__
 
 
 def test_a_file_without_its_markers_is_an_error() -> None:

@@ -237,6 +237,28 @@ def test_zeromq_s_sockets_are_served(world: PortWorld, kind: int) -> None:
             assert asker.recv_multipart()[-1] == b"y" * size
 
 
+def test_the_system_notices_by_itself_that_a_client_has_vanished(world: PortWorld) -> None:
+    """Of a client that answers no PING (ZMTP 3.0), and while a reply is under way to one."""
+    connection = world.client_of(world.client(minor=0))
+    assert connection is not None
+    of_tcp = {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": client_port.PING_AFTER_S,
+        "TCP_KEEPCNT": client_port.KEEPALIVE_PROBES,
+        "TCP_USER_TIMEOUT": 1000 * client_port.SILENCE_S_MAX,
+    }
+    said = {
+        name: connection.socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+        for name in (*of_tcp, "TCP_KEEPINTVL")
+    }
+    probes_s = client_port.KEEPALIVE_PROBES * said.pop("TCP_KEEPINTVL")
+    assert said == of_tcp
+    assert connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    all_s = said["TCP_KEEPIDLE"] + probes_s
+    assert all_s > client_port.SILENCE_S_MAX - client_port.KEEPALIVE_PROBES
+    assert all_s <= client_port.SILENCE_S_MAX
+
+
 def test_a_ping_is_answered(world: PortWorld) -> None:
     raw = world.client()
     world.greeted(raw)
