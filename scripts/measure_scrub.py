@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from chaos.bench.stage import cpu_s
 from cluster.local.local import LocalCluster
 from flotilla_client import Client
 
@@ -25,16 +26,11 @@ PUTS: Final = 400  # in each round
 IDLE_S: Final = 20.0
 SETTINGS: Final = {"on": {"scrub.period_s": 0}, "off": {"scrub.bytes_per_s_max": 0}}
 PATIENT: Final = {"raft.election_min_ms": 1_500, "raft.election_max_ms": 3_000}
-TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def processor_s(cluster: LocalCluster) -> float:
     """Return the processor time that the nodes have used."""
-    ticks = 0
-    for pid in cluster.pids().values():
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / TICKS_PER_S
+    return sum(cpu_s(pid) for pid in cluster.pids().values())
 
 
 def read_bytes(cluster: LocalCluster) -> int:

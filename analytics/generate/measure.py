@@ -150,6 +150,7 @@ def _family(root: int) -> Iterator[_MeasuredProcess]:
     yield from (one for one in everyone if one.pid in members)
 
 
+# chaos/bench and cluster/local read /proc too; analytics imports nothing of theirs.
 def _read(entry: Path) -> _MeasuredProcess | None:
     try:
         fields = (entry / "stat").read_text().rpartition(")")[2].split()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import select
 import signal
 import stat
 import sys
@@ -26,12 +25,10 @@ from typing import Final
 
 from chaos.targets import TargetError
 from chaos.targets.commands import output
+from cluster.local import processes
 
 FIELDS: Final = ("kind", "directory", "label")
 DEATH_S_MAX: Final = 10.0  # a killed process may have to finish an fdatasync
-EXEC_S_MAX: Final = 1.0  # of a moment that is some microseconds long on an idle machine
-EXEC_POLL_S: Final = 0.0001
-PROCESSES: Final = Path("/proc")
 CONFIG_NAME: Final = "node.toml"  # DIRECTORY/NODE/node.toml: a node's last argument
 # What a compose project has: how it is removed, and further options of its listing.
 CONTAINER_KINDS: Final = {
@@ -116,46 +113,31 @@ def clear_processes(directory: Path, label: str) -> None:
                     nodes[pid] = process
                     signal.pidfd_send_signal(process, signal.SIGKILL)
         deadline_s = time.monotonic() + DEATH_S_MAX
-        alive = [pid for pid, process in nodes.items() if not _ends(process, deadline_s)]
+        alive = [
+            pid
+            for pid, process in nodes.items()
+            if not processes.ends(process, max(0.0, deadline_s - time.monotonic()))
+        ]
     if alive:
         raise TargetError(f"processes {alive} still run {DEATH_S_MAX:g} s after SIGKILL")
 
 
 def _pids_of(directory: Path) -> list[int]:
-    pids = [int(entry) for entry in os.listdir(PROCESSES) if entry.isdecimal()]
+    pids = [int(entry) for entry in os.listdir(processes.PROCESSES) if entry.isdecimal()]
     return [pid for pid in pids if _is_node_of(directory, pid)]
 
 
 def _is_node_of(directory: Path, pid: int) -> bool:
     """Whether it is a node of LocalCluster(directory), and of this user as its claim is."""
-    place = PROCESSES / str(pid)
     try:
-        if place.stat().st_uid != os.geteuid():
+        if (processes.PROCESSES / str(pid)).stat().st_uid != os.geteuid():
             return False
-        words = _arguments(place)
-    except (FileNotFoundError, ProcessLookupError):
+    except FileNotFoundError:
         return False
+    words = processes.arguments(pid)
     option, file = b"".join(words[-3:-2]), Path(os.fsdecode(b"".join(words[-2:-1])))
     is_config = option == b"--config" and file.name == CONFIG_NAME
     return is_config and file.parent.parent == directory
-
-
-def _arguments(place: Path) -> list[bytes]:
-    # In the middle of an exec() a process has none for a moment. Zombies and the kernel's threads
-    # have none either, and no memory.
-    deadline_s = time.monotonic() + EXEC_S_MAX
-    while True:
-        words = (place / "cmdline").read_bytes()
-        has_memory = not (place / "statm").read_bytes().startswith(b"0 ")
-        if words or not has_memory or time.monotonic() >= deadline_s:
-            return words.split(b"\0")
-        time.sleep(EXEC_POLL_S)
-
-
-def _ends(process: int, deadline_s: float) -> bool:
-    poll = select.poll()
-    poll.register(process, select.POLLIN)  # a pidfd is readable once its process has ended
-    return bool(poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
 
 
 def clear_namespaces(directory: Path, label: str) -> None:

@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import sys
@@ -32,6 +31,7 @@ from typing import Any, Final, Self
 import cluster
 import flotilla_client
 from cluster.keys.authority import NODES, Authority
+from cluster.local import processes
 from cluster.local.errors import LocalError
 from cluster.local.ports import HOST, free_ports, ports_from
 from cluster.recovery.recovery import BACKUP_NAME, Found, Recovery, new_cluster_id, unused
@@ -48,8 +48,6 @@ KILL_TIMEOUT_S: Final = 10.0  # a killed process may have to finish an fdatasync
 LEADER_TIMEOUT_S: Final = 20.0  # first start: imports, files and a few elections on a busy machine
 STATUS_TIMEOUT_MS: Final = 500  # a live node answers STATUS at the end of its turn
 STATUS_INTERVAL_S: Final = 0.05  # processes announce no leader, so they are asked again
-EXEC_TIMEOUT_S: Final = 5.0  # of a moment that is some microseconds long on an idle machine
-EXEC_INTERVAL_S: Final = 0.0001
 LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 LOG_TAIL_LINES: Final = 8
 LOCK_NAME: Final = "cluster.lock"
@@ -238,7 +236,7 @@ class LocalCluster:
             if process is None:
                 raise LocalError(f"{name} does not run")
             signal.pidfd_send_signal(process, number)
-            if timeout_s is not None and not _ends(process, timeout_s):
+            if timeout_s is not None and not processes.ends(process, timeout_s):
                 raise LocalError(f"{name} still runs {timeout_s:.0f} s after SIG{signal_name}")
         self.nodes()  # notes the death in cluster.json
 
@@ -382,10 +380,10 @@ class LocalCluster:
                 signal.pidfd_send_signal(process, signal.SIGTERM)
                 signal.pidfd_send_signal(process, signal.SIGCONT)  # or a stopped one can't hear it
             for name, process in alive.items():
-                if not _ends(process, max(0.0, deadline - time.monotonic())):
+                if not processes.ends(process, max(0.0, deadline - time.monotonic())):
                     killed.append(name)
                     signal.pidfd_send_signal(process, signal.SIGKILL)
-                    _ends(process, KILL_TIMEOUT_S)
+                    processes.ends(process, KILL_TIMEOUT_S)
         self.nodes()  # notes the deaths in cluster.json
         return killed
 
@@ -495,14 +493,14 @@ class LocalCluster:
         )
         # exec() shows the arguments in /proc a moment later; until then the node would be taken
         # for dead.
-        deadline = time.monotonic() + EXEC_TIMEOUT_S
+        deadline = time.monotonic() + processes.EXEC_TIMEOUT_S
         while not self._is_ours(name, pid) and not _has_ended(pid):
             assert time.monotonic() < deadline, f"{self._command} hides its arguments"
-            time.sleep(EXEC_INTERVAL_S)
+            time.sleep(processes.EXEC_INTERVAL_S)
         return pid
 
     def _is_ours(self, name: str, pid: int) -> bool:
-        return os.fsencode(self._config_file(name)) in _arguments(pid)
+        return os.fsencode(self._config_file(name)) in processes.arguments(pid)
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[int | None]:
@@ -524,29 +522,6 @@ def _find(rows: Sequence[LocalNode], name: str) -> LocalNode:
     raise LocalError(f"no node {name!r}; there are {', '.join(row.name for row in rows)}")
 
 
-def _arguments(pid: int) -> list[bytes]:
-    """Return a process's arguments; none if it has ended.
-
-    In the middle of an exec() it has none for a moment, and with a prefix a node goes through two:
-    whoever looked then would take it for dead, and leave it alive for good.
-    """
-    deadline = time.monotonic() + EXEC_TIMEOUT_S
-    while True:
-        try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
-            is_zombie = _is_zombie(pid)
-        except (FileNotFoundError, ProcessLookupError):
-            return []
-        if arguments or is_zombie or time.monotonic() >= deadline:
-            return arguments.split(b"\0")
-        time.sleep(EXEC_INTERVAL_S)
-
-
-def _is_zombie(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat").read_bytes()
-    return status.rpartition(b")")[2].split()[0] in (b"Z", b"X")
-
-
 def _has_ended(child: int) -> bool:
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
@@ -558,7 +533,9 @@ def _bury(pid: int) -> int | None:
     if process is None:
         return None
     try:
-        if _is_zombie(pid) and (_has_ended(pid) or _ends(process, KILL_TIMEOUT_S)):
+        if processes.is_zombie(pid) and (
+            _has_ended(pid) or processes.ends(process, KILL_TIMEOUT_S)
+        ):
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return None  # somebody else's by now
     except (ChildProcessError, FileNotFoundError, ProcessLookupError):
@@ -572,12 +549,6 @@ def _pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-
-
-def _ends(process: int, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(process, select.POLLIN)  # a pidfd is readable once its process has ended
-    return bool(poll.poll(timeout_s * 1000))
 
 
 def _child_environ() -> dict[str, str]:
