@@ -811,8 +811,8 @@ class Operations:
     def topics(self, everything: bool) -> Steps[list[TopicInfo]]:
         """TOPICS; the client's own with its own cursors, which the broker may not know yet.
 
-        Everybody's are asked for by nobody: that needs no session, and the stored epoch is that of
-        the process before until one is open.
+        With `everything` the request names no client, so it needs no session: before one is open
+        the stored epoch is the previous process's.
         """
         if everything:
             pages = self._topic_pages(Request(protocol.TOPICS, ""), {"all": True})

@@ -38,7 +38,7 @@ from cluster.node.context import WRITES_OF_A_PUT, DiskRoom, NodeContext
 from cluster.node.linked import Linked
 from cluster.node.reaper import HEARD_PER_ENTRY_MAX, Reaper
 from cluster.node.scrub import Scrub
-from cluster.raft.raft import Raft, reason_of_change
+from cluster.raft.raft import Raft
 from cluster.raft.ready import NOTHING, Ready, SoftState
 from cluster.serve.broker import Broker, Waiting
 from cluster.serve.frontend import MemberServices
@@ -303,7 +303,7 @@ class Member:
             role=raft.role,
             term=raft.term,
             leader=raft.leader,
-            reason=reason_of_change(before, standing),
+            reason=_reason_of_change(before, standing),
         )
 
     def drive(self, may_answer: bool) -> None:
@@ -824,3 +824,17 @@ class Member:
         else:
             self.store.commit()  # a copy is of the last commit: it has to hold the admission
             self._server.request(name, message, self.journal.first_index, self._now)
+
+
+def _reason_of_change(before: SoftState, after: SoftState) -> str:
+    """Return why a node's role, term or leader changed, as far as it can know."""
+    if after.role == "leader":
+        return "a majority voted for this node"
+    if after.role == "candidate":
+        old = before.leader
+        return f"no word from the leader {old}" if old else "no leader is known"
+    if before.role == "leader" and after.term == before.term:
+        return "no majority has answered"
+    if after.term > before.term:
+        return f"a newer term{f', led by {after.leader}' if after.leader else ''}"
+    return f"{after.leader} leads" if after.leader else "the leader is unknown"

@@ -115,7 +115,11 @@ class _Member(Node):  # type: ignore[misc]  # pysyncobj is untyped
 
 
 class _Clock:
-    """The time that every core in the process reads: that of the step that is being made."""
+    """The time that every core in the process reads: that of the step that is being made.
+
+    What a caller does between steps reads none: `set_reachable`, `is_reachable`, `ask_to_take_over`
+    (of Raft `connected`, `disconnected`, `transfer_leadership`).
+    """
 
     now_s: float = 0.0
 

@@ -396,20 +396,6 @@ class Raft:
             self._reads.take_answer(name, message, self.term)
 
 
-def reason_of_change(before: SoftState, after: SoftState) -> str:
-    """Return why a node's role, term or leader changed, as far as it can know."""
-    if after.role == "leader":
-        return "a majority voted for this node"
-    if after.role == "candidate":
-        old = before.leader
-        return f"no word from the leader {old}" if old else "no leader is known"
-    if before.role == "leader" and after.term == before.term:
-        return "no majority has answered"
-    if after.term > before.term:
-        return f"a newer term{f', led by {after.leader}' if after.leader else ''}"
-    return f"{after.leader} leads" if after.leader else "the leader is unknown"
-
-
 _OWN_MESSAGES: Final[dict[type, Callable[[Raft, str, Any], None]]] = {
     PreVote: Raft._receive_pre_vote,
     PreVoteGranted: Raft._receive_pre_vote_granted,

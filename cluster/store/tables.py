@@ -536,7 +536,7 @@ def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:
 def _create(path: Path, members: Mapping[str, str]) -> None:
     """Make a new database under a temporary name first: what stands at `path` is whole.
 
-    Who opens it makes its name durable.
+    `Database` fsyncs the directory, which makes the name durable.
     """
     DISK.make_directory(path.parent)
     draft = side_file(path, ".new")
