@@ -131,7 +131,7 @@ GROUP_LIMITS: Final = (
 # A node's settings: (what, key, what happens over it).
 SETTING_LIMITS: Final = (
     ("requests that a node reads at a time", "requests_per_turn_max", "the next turns read them"),
-    ("requests that wait for their entry's commit", "in_flight_max", "`overloaded`"),
+    ("requests under way at the leader, writes and reads", "in_flight_max", "`overloaded`"),
     ("requests that a follower has passed on and awaits", "relays_max", "`overloaded`"),
     ("GETs that wait at the leader for a publication", "parked_gets_max", "`overloaded`"),
     (

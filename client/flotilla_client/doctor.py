@@ -28,7 +28,15 @@ ROUND_TRIP_SLOW_MS: Final = 30.0  # a tenth of it
 FREE_BYTES_MIN: Final = 1024**3  # a minute of full speed, and a copy of a small store
 FREE_SHARE_MIN: Final = 0.1
 DESCRIPTORS_MIN: Final = 4096  # `limits.connections_max` gets half of them
-ELECTION_MIN_MS: Final = 300  # a node's default
+# A node's defaults, which are cluster/settings/config.py's: a client need not have that package.
+TIMEOUTS_MS: Final[Mapping[str, int]] = {
+    "raft.election_min_ms": 300,
+    "raft.election_max_ms": 600,
+    "raft.heartbeat_ms": 80,
+    "raft.fallback_ms": 1000,
+    "raft.takeover_ms": 3000,
+}
+ELECTION_MIN_MS: Final = TIMEOUTS_MS["raft.election_min_ms"]
 ELECTION_STEP_MS: Final = 50
 MARGIN: Final = 10  # of an election's wait over a round trip with an fsync
 UNSYNCHRONISED: Final = 5  # adjtimex(2): TIME_ERROR
@@ -210,13 +218,7 @@ def suggested_elections(round_trip_ms: float, fsync_ms: float) -> dict[str, int]
     """Return raft settings for a network and a disk, of their 99th percentiles."""
     wanted = MARGIN * (round_trip_ms + fsync_ms)
     least = max(ELECTION_MIN_MS, ELECTION_STEP_MS * -int(-wanted // ELECTION_STEP_MS))
-    return {
-        "raft.election_min_ms": least,
-        "raft.election_max_ms": 2 * least,
-        "raft.heartbeat_ms": max(1, least * 80 // ELECTION_MIN_MS),
-        "raft.fallback_ms": least * 1000 // ELECTION_MIN_MS,
-        "raft.takeover_ms": least * 3000 // ELECTION_MIN_MS,
-    }
+    return {key: least * default // ELECTION_MIN_MS for key, default in TIMEOUTS_MS.items()}
 
 
 def suggestion(round_trip_ms: float, fsync_ms: float) -> Finding:

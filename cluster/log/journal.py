@@ -27,11 +27,8 @@ from cluster.log.segments import (
     MissingJournal,
     Segment,
 )
+from cluster.settings.config import JournalSettings
 
-SEGMENT_BYTES = 16 << 20
-"""A segment is finished at the first sync above this size: a restart reads one into memory."""
-KEEP_BYTES = 64 << 20
-"""Log kept behind compaction, so that a follower that was away for a while needs no snapshot."""
 CACHE_BYTES = 16 << 20
 """Recent commands kept in memory, with CACHE_ENTRY_BYTES each: followers rarely lag further."""
 CACHE_ENTRY_BYTES = 128
@@ -94,7 +91,14 @@ class Journal:
         """Write an empty journal (term 0, no vote) into `directory`, which must not hold one."""
         assert not cls.exists(directory, files), f"{directory} already holds a journal"
         files.make_directory(directory)
-        journal = cls(directory, SEGMENT_BYTES, KEEP_BYTES, CACHE_BYTES, files, exit_process)
+        journal = cls(
+            directory,
+            JournalSettings.segment_bytes,
+            JournalSettings.keep_bytes,
+            CACHE_BYTES,
+            files,
+            exit_process,
+        )
         journal._start_segment()
         files.close(journal._segments[0].fd)
 
@@ -102,8 +106,8 @@ class Journal:
     def open(
         cls,
         directory: Path,
-        segment_bytes: int = SEGMENT_BYTES,
-        keep_bytes: int = KEEP_BYTES,
+        segment_bytes: int = JournalSettings.segment_bytes,
+        keep_bytes: int = JournalSettings.keep_bytes,
         *,
         cache_bytes: int = CACHE_BYTES,
         files: Files = DISK,

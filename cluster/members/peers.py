@@ -31,6 +31,7 @@ from cluster.members.links import (
     Reason,
 )
 from cluster.members.membership import Roll
+from cluster.settings.config import RaftSettings
 from cluster.wire import messages
 from cluster.wire.levels import Build
 from cluster.wire.messages import (
@@ -55,7 +56,6 @@ HANDSHAKE_MS_MAX: Final = 2_000  # from connected to Hello: a round trip and a b
 EXTENSION_MS_MAX: Final = 250
 UNFIT_CHARACTERS_MAX: Final = 200  # below messages.REASON_BYTES_MAX, whatever they encode to
 PEER_SILENCE_MS_MAX: Final = 10_000  # default: a hundred heartbeats missed
-TAKEOVER_MS: Final = 3_000  # default of `raft.takeover_ms`
 KEEPALIVES_PER_SILENCE: Final = 4  # an idle side repeats its Hello: three may be lost
 RENEWAL_S: Final = 0.5  # from one to the next: a new connection takes a tenth of that
 LOOKUP_POLL_MS: Final = 5  # how late a finished look-up may be noticed
@@ -226,7 +226,7 @@ class PeerPort:
         watch: Watch,
         random: Random,
         silence_ms: int = PEER_SILENCE_MS_MAX,
-        takeover_ms: int = TAKEOVER_MS,
+        takeover_ms: int = RaftSettings.takeover_ms,
         tls: Tls | None = None,
     ) -> None:
         assert tls is None or tls.own.node == name, (tls, name)

@@ -18,13 +18,14 @@ from cluster.log.files import DISK, Files, exit_process
 from cluster.members.catchup import SnapshotFetch, Worker
 from cluster.members.handshake import Reports
 from cluster.members.neighbours import Neighbours
-from cluster.members.peers import TAKEOVER_MS, Peers
+from cluster.members.peers import Peers
 from cluster.members.standing import Seniority
 from cluster.node.scrub import ScrubPace
 from cluster.raft.ready import Timing
 from cluster.serve.broker import BrokerLimits, Traced
 from cluster.serve.frontend import Frontend
 from cluster.serve.quotas import Quotas
+from cluster.settings.config import RaftSettings
 from cluster.wire.levels import BUILD, Build
 from cluster.wire.messages import Hello
 
@@ -70,7 +71,7 @@ class ReplicaSettings:
     keep_bytes: int
     build: Build = BUILD
     scrub: ScrubPace = field(default_factory=ScrubPace)
-    takeover_s: float = TAKEOVER_MS / 1000
+    takeover_s: float = RaftSettings.takeover_ms / 1000
     admins: frozenset[str] = frozenset()
     traced: Traced | None = None
     quotas: Quotas = field(default_factory=Quotas)

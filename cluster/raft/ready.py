@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from cluster.log.entries import Entry
+from cluster.settings.config import RaftSettings
 from cluster.wire.messages import Message
 
 NEVER_S: Final = 1e15
@@ -19,10 +20,10 @@ NEVER_S: Final = 1e15
 class Timing:
     """Raft's time-outs in seconds. Invariant: election_min > 3 heartbeats, fallback > heartbeat."""
 
-    election_min_s: float = 0.3
-    election_max_s: float = 0.6
-    heartbeat_s: float = 0.08
-    fallback_s: float = 1.0
+    election_min_s: float = RaftSettings.election_min_ms / 1000
+    election_max_s: float = RaftSettings.election_max_ms / 1000
+    heartbeat_s: float = RaftSettings.heartbeat_ms / 1000
+    fallback_s: float = RaftSettings.fallback_ms / 1000
 
 
 class SoftState(NamedTuple):

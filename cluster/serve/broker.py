@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from cluster.serve import leases
 from cluster.serve.quotas import Quotas, Refusals, exceeded
+from cluster.settings.config import LimitSettings
 from cluster.store import commands
 from cluster.store.commands import (
     Advance,
@@ -144,9 +145,9 @@ OF_OTHERS: Final = frozenset({INSPECT, ADMIN})  # the client that is named does 
 class BrokerLimits:
     """How much one leader holds at once; over a limit a request gets a typed NAK."""
 
-    in_flight_max: int = 4096
-    parked_gets_max: int = 10_000
-    backlog_bytes_max: int = 8 * 1024**3
+    in_flight_max: int = LimitSettings.in_flight_max
+    parked_gets_max: int = LimitSettings.parked_gets_max
+    backlog_bytes_max: int = LimitSettings.backlog_bytes_max
     client_idle_ms: int = 0  # 0: no client is forgotten
 
 

@@ -104,7 +104,7 @@ class LimitSettings:
         high=65_536,
     )
     in_flight_max: int = _setting(
-        "Requests that wait for their entry to be committed; more get `overloaded`.",
+        "Requests under way at the leader, writes and reads; more get `overloaded`.",
         4096,
         low=1,
         high=1_000_000,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.members.membership import ReplacedError
-from cluster.members.peers import TAKEOVER_MS
+from cluster.settings.config import RaftSettings
 from cluster.store import commands
 from cluster.wire.messages import NextIndex
 from tests.simulation.bench import Stage, WorldBench
@@ -266,7 +266,7 @@ def test_a_member_that_is_heard_is_not_replaced_by_whoever_is_empty(make_stage: 
     stage.net.hello_of = (  # type: ignore[method-assign]  # a hears c and whoever says it is c
         lambda observer, name: stranger if (observer, name) == ("a", "c") else told(observer, name)
     )
-    stage.run(TAKEOVER_MS / 1000 - 1.0)
+    stage.run(RaftSettings.takeover_ms / 1000 - 1.0)
     assert stage.member("a").store.members == admitted
     assert any(event == "readmission_waits" for _, event, _ in stage.log)
     stage.run(30.0)  # b goes on to say that it hears c
@@ -279,11 +279,11 @@ def test_a_member_that_was_admitted_and_still_copies_is_heard(make_stage: MakeSt
     stage.until(lambda: len(admissions(stage)) == 1)
     for other in "ab":
         stage.world.cut_one_way(other, "c")  # it gets no copy, and goes on saying that it lives
-    stage.run(2 * TAKEOVER_MS / 1000)
+    stage.run(2 * RaftSettings.takeover_ms / 1000)
     assert not stage.is_member("c")
     stage.start_anew("c")
     stage.heal()
-    stage.run(TAKEOVER_MS / 1000 - 0.5)
+    stage.run(RaftSettings.takeover_ms / 1000 - 0.5)
     assert len(admissions(stage)) == 1, "it was heard half a second less than it has to be silent"
     stage.until(lambda: len(admissions(stage)) == 2)
 

@@ -25,7 +25,6 @@ from cluster.members.links import BACKOFF_MS_MAX, BACKOFF_MS_MIN, REFUSED_ATTEMP
 from cluster.members.membership import Roll
 from cluster.members.peers import (
     PEER_SILENCE_MS_MAX,
-    TAKEOVER_MS,
     Connected,
     Disconnected,
     Doubled,
@@ -35,6 +34,7 @@ from cluster.members.peers import (
     Unfit,
 )
 from cluster.serve.client_port import UNREAD_BYTES_SERVED, Replies
+from cluster.settings.config import RaftSettings
 from cluster.wire.levels import BUILD_0_1
 from cluster.wire.messages import (
     FRAME_HEAD,
@@ -247,7 +247,7 @@ class SimNet(Net):
         world: NetworkWorld,
         names: tuple[str, ...],
         weather: Weather,
-        takeover_s: float = TAKEOVER_MS / 1000,
+        takeover_s: float = RaftSettings.takeover_ms / 1000,
     ) -> None:
         super().__init__(weather, takeover_s)
         self.ports: dict[str, Port] = {}

@@ -12,6 +12,7 @@ import random
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
 from heapq import heappop, heappush
@@ -30,7 +31,9 @@ from chaos.simulation.world.network import Net, SimNet, Weather, double_of, memb
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.ways import Ways
 from chaos.simulation.world.wire import Wire, wired
+from cluster.raft.ready import Timing
 from cluster.serve.client_port import UNREAD_BYTES_SERVED
+from cluster.settings.config import RaftSettings
 
 START_S: Final = 0.2  # the nodes of a run start within this time
 PIECE_BYTES: Final = 8 * 1024  # of a copy, where pieces are small
@@ -51,11 +54,8 @@ KNOBS: Final[Mapping[str, float]] = {
     "wake_ms": 0.2,
     "tick_ms": 80.0,
     "job_ms": 20.0,
-    "election_min_s": 0.3,
-    "election_max_s": 0.6,
-    "heartbeat_s": 0.08,
-    "fallback_s": 1.0,
-    "takeover_s": 3.0,
+    **asdict(Timing()),
+    "takeover_s": RaftSettings.takeover_ms / 1000,
     "in_flight_max": 1000,
     "parked_gets_max": 1000,
     "backlog_bytes_max": 1 << 30,

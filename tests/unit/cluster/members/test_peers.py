@@ -16,6 +16,7 @@ from cluster.members.links import (
     Reason,
 )
 from cluster.members.peers import Connected, Disconnected, Unfit
+from cluster.settings.config import RaftSettings
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
 from cluster.wire.levels import BUILD, BUILD_0_1, Build
@@ -393,7 +394,7 @@ def test_new_connection_replaces_a_silent_one_and_its_unread_messages(world: Pee
     old = world.greet(b, a_says())
     old.sendall(encode(Barrier(1, 1)))
     world.until(lambda: b.port._live["a"].reader.buffered_bytes or b.received)
-    world.ahead_s += peers.TAKEOVER_MS / 1000
+    world.ahead_s += RaftSettings.takeover_ms / 1000
     new = world.dial(b)
     new.sendall(encode(a_says(incarnation="newer")) + encode(Barrier(1, 2)))
     give_up_at = time.monotonic() + WAIT_S_MAX

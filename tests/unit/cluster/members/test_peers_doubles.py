@@ -9,6 +9,7 @@ import pytest
 from cluster.members import peers
 from cluster.members.handshake import REPORT_MS, REPORTS_MAX
 from cluster.members.membership import Roll
+from cluster.settings.config import RaftSettings
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
 from cluster.wire.messages import Barrier, PeerRefused, Refusal, encode
@@ -61,7 +62,7 @@ def test_first_process_keeps_its_place_though_this_node_was_paused(world: PeerWo
     b = world.node("b", {"a": NOWHERE})
     first = world.greet(b, a_says())
     first.sendall(encode(Barrier(1, 1)))  # lies in the socket while b is paused
-    world.ahead_s += peers.TAKEOVER_MS / 1000 + 1
+    world.ahead_s += RaftSettings.takeover_ms / 1000 + 1
     second = world.dial(b)
     second.sendall(encode(a_says(incarnation="other")))
     assert isinstance(said_to(second, world)[-1], PeerRefused)

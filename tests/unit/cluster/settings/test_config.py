@@ -18,12 +18,14 @@ from cluster.settings.config import (
     SETTINGS,
     ConfigError,
     NodeConfig,
+    RaftSettings,
     http_page,
     http_token,
     is_loopback,
     load,
     split_address,
 )
+from flotilla_client import doctor
 
 NEEDED = {
     "FLOTILLA_CLUSTER_ID": "harbour",
@@ -257,3 +259,9 @@ def test_a_page_that_listens_everywhere_is_where_the_peers_find_the_node(tmp_pat
     config = NodeConfig("c", "n1", tmp_path, "a:1", "a:2", members, http_listen="0.0.0.0:7201")
 
     assert http_page(config) == "http://10.0.0.7:7201"
+
+
+def test_the_client_s_doctor_knows_the_default_time_outs() -> None:
+    """It may not import this package."""
+    defaults = dataclasses.asdict(RaftSettings())
+    assert {f"raft.{key}": value for key, value in defaults.items()} == doctor.TIMEOUTS_MS
