@@ -171,6 +171,35 @@ def test_a_copy_of_a_living_nodes_directory_takes_no_part(
     assert len(cluster.pids()) == 3, cluster.tails()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_copy", [False, True], ids=["empty", "copy"])
+def test_a_double_that_dials_nobody_is_linked_with_nobody(
+    cluster: LocalCluster, doubles: Callable[[str], Double], is_copy: bool
+) -> None:
+    """The smaller name dials, and goes to the member. So nobody hears of it, and nobody has to."""
+    before = {name: incarnation(cluster, name) for name in cluster.endpoints()}
+    leader = cluster.wait_for_leader()
+    double = doubles("n3")
+    if is_copy:
+        shutil.copytree(Path(cluster.node("n3").data_dir), double.data_dir)
+    double.start()
+    until(double.status, "the double does not start")
+    time.sleep(3 * TAKEOVER_MS / 1000)  # nothing may happen: there is no event to wait for
+    status = double.status()
+    assert not status["leader"]
+    if is_copy:
+        assert not any(each["connected"] for each in status["members"].values())
+    else:
+        assert status["waiting_for"] == ["n1: is not connected", "n2: is not connected"]
+    # The cluster is what it was, n3 serves, and nobody has been told of anything.
+    assert {name: incarnation(cluster, name) for name in before} == before
+    assert cluster.wait_for_leader() == leader
+    assert all(members_seen(cluster, leader).values())
+    for name in before:
+        assert not lines(cluster.log_file(name), "peer_doubled")
+        assert not lines(cluster.log_file(name), "doubled")
+
+
 # --- the name is free -----------------------------------------------------------------------------
 
 
