@@ -31,12 +31,12 @@ import zmq
 from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.checks import Duration
 from flotilla_client.client import (
-    GIVE_BACK_MS_MAX,
     MESSAGES_COUNT,
     NOT_GIVEN_BACK,
     NOT_TOLD,
     STATUS_DEADLINE_MS,
     Session,
+    end_of_words,
     now_ms,
     unheard_of,
 )
@@ -116,6 +116,7 @@ from flotilla_client.work import (
     WorkAck,
     WorkItem,
     WorkLoop,
+    begin_extending,
     check_group,
     end_group,
     lease_lost,
@@ -662,10 +663,11 @@ class AsyncClient:
         session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
         parts.here()
         await parts.soon.drained(end_ms)
-        await self._give_back_work()
+        words_end_ms = end_of_words(end_ms)
+        await self._give_back_work(words_end_ms)
         for steps in session.last_words(owner, is_done):
             try:
-                await self._read(steps, GIVE_BACK_MS_MAX)
+                await self._read(steps, words_end_ms - now_ms())
             except FlotillaError as error:
                 LOG.warning(NOT_TOLD, session.name, error)
         session.begin_closing()
@@ -829,18 +831,16 @@ class AsyncClient:
 
     async def enqueue(self, topic: str, publications: Sequence[Publishable]) -> int:
         """Put publications into the outbox; see `Client.enqueue`."""
-        session = self._session
+        session, end_ms = self._session, self._end_ms()
         if self._parts.here().joined.has_waiting(topic):  # and was called before
-            end_ms = self._end_ms()
             await self._publish(lambda told: [session.put(topic, (), end_ms, told)])
-        return await self._run(session.enqueue(topic, publications))
+        return await self._run(session.enqueue(topic, publications), end_ms - now_ms())
 
     async def flush(self) -> None:
         """Send what stands in the outbox; see `Client.flush`."""
-        session = self._session
+        session, end_ms = self._session, self._end_ms()
         try:
             await self._run(session.operations.open())
-            end_ms = self._end_ms()
             for call in await self._publish(partial(session.flush, end_ms)):
                 call.results()
         except FlotillaError as error:
@@ -944,10 +944,10 @@ class AsyncClient:
         )
 
     async def _extend(self, item: WorkItem, lease_ms: int) -> None:
-        book = item._book
-        book.extend(item, lease_ms)
+        book, end_ms = item._book, self._end_ms()
+        begin_extending(item, lease_ms)
         while book.is_to_be_said(item):
-            await self._take(book, 0, None, 0)
+            await self._take(book, 0, None, 0, end_ms)
         if item.settled == "lost":
             raise lease_lost(item)
 
@@ -957,25 +957,25 @@ class AsyncClient:
         max_count: int,
         lease_ms: int | None,
         wait_ms: int,
-        deadline_ms_max: float = DEADLINE_MS_MAX,
+        end_ms: float,
     ) -> None:
         """TAKE; one at a time of a group, each is answered before the next."""
-        async with self._takes.setdefault((book.topic, book.group), asyncio.Lock()):
+        lock = self._takes.setdefault((book.topic, book.group), asyncio.Lock())
+        async with _Turn(lock, end_ms) as turn:
+            await turn.take()
             steps = take(self._operations, book, max_count, lease_ms, wait_ms)
-            await self._read(steps, deadline_ms_max)
+            await self._read(steps, end_ms - now_ms())
 
-    async def _say_what_is_settled(
-        self, book: LeaseBook, deadline_ms_max: float = DEADLINE_MS_MAX
-    ) -> None:
+    async def _say_what_is_settled(self, book: LeaseBook, end_ms: float) -> None:
         """Tell the cluster all that is to be told of work that nobody here does any more."""
         while book.is_left:
             book.give_back()
-            await self._take(book, 0, None, 0, deadline_ms_max)
+            await self._take(book, 0, None, 0, end_ms)
 
-    async def _give_back_work(self) -> None:
+    async def _give_back_work(self, end_ms: float) -> None:
         for book in self._session.books.values():
             try:
-                await self._say_what_is_settled(book, GIVE_BACK_MS_MAX)
+                await self._say_what_is_settled(book, end_ms)
             except FlotillaError as error:
                 LOG.warning(NOT_GIVEN_BACK, book.group, book.topic, error)
 
@@ -1025,9 +1025,9 @@ class AsyncClient:
 
     # --- driving --------------------------------------------------------------------------------
 
-    async def _run(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: Steps[T], deadline_ms_max: float = DEADLINE_MS_MAX) -> T:
         """Run what changes the client itself: one at a time."""
-        return await self._drive(steps, DEADLINE_MS_MAX, is_alone=True)
+        return await self._drive(steps, deadline_ms_max, is_alone=True)
 
     async def _read(self, steps: Steps[T], deadline_ms_max: float = DEADLINE_MS_MAX) -> T:
         """Run what only asks, beside all else."""
@@ -1173,14 +1173,16 @@ class AsyncWorkItems(AsyncIterator[WorkItem]):
         client, loop = self._client, self._loop
         if loop.is_over:
             raise StopAsyncIteration
-        operations, book = client._operations, loop.book
+        loop.book.check_here()
+        operations, book, end_ms = client._operations, loop.book, client._end_ms()
         if not loop.has_begun:
             await client._run(make_group(operations, book.topic, book.group, loop.settings))
             loop.begin(this_task())
         loop.come_back()
         while (item := loop.item()) is None:
             wish = loop.wish()
-            await client._take(book, *wish)
+            await client._take(book, *wish, end_ms)
+            end_ms = client._end_ms()
             if wish[0] and loop.is_idle:
                 await self.aclose()
                 raise StopAsyncIteration
@@ -1212,7 +1214,7 @@ class AsyncWorkItems(AsyncIterator[WorkItem]):
 
     async def _end(self, is_done: bool) -> None:
         if self._loop.leave(is_done):
-            await self._client._say_what_is_settled(self._loop.book)
+            await self._client._say_what_is_settled(self._loop.book, self._client._end_ms())
 
 
 class AsyncProducer:

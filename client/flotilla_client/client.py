@@ -123,6 +123,7 @@ from flotilla_client.work import (
     WorkAck,
     WorkItem,
     WorkLoop,
+    begin_extending,
     check_group,
     end_group,
     lease_lost,
@@ -136,7 +137,7 @@ _SOCKET_FILE: Final = re.compile(r"ipc://[^\0]+")
 PORT_MAX: Final = 65_535  # TCP's
 MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
 MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks again
-GIVE_BACK_MS_MAX: Final = 2_000  # when a client is closed; what was leased would run out as well
+WORDS_MS_MAX: Final = 2_000  # what a client that is closed takes to give back and tell all it has
 ANSWER_MS_MAX: Final = 1_000  # of a GET with a `timeout`: that much is left for its answer
 ANSWER_SHARE: Final = 0.25  # …or so much of it, if that is less
 CLOSE_MS: Final = CONNECT_MS_MAX + LOOK_MS  # `close` waits so long at least for its turn
@@ -198,6 +199,14 @@ def unheard_of(allow_unheard: bool) -> Unheard:
 def now_ms() -> float:
     """Return the monotonic time."""
     return time.monotonic() * 1000
+
+
+def end_of_words(end_ms: float) -> float:
+    """Return until when `close`, which has until `end_ms`, gives work back and tells cursors.
+
+    All of it: whoever is not told learns it when leases run out, or hands publications over again.
+    """
+    return min(now_ms() + WORDS_MS_MAX, max(end_ms, now_ms() + CLOSE_MS))
 
 
 class Session:
@@ -737,10 +746,11 @@ class Client:
             return
         session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
         parts.publisher.finish(end_ms)
-        self._give_back_work()
+        words_end_ms = end_of_words(end_ms)
+        self._give_back_work(words_end_ms)
         for steps in session.last_words(owner, is_done):
             try:
-                self._run(steps, GIVE_BACK_MS_MAX)
+                self._run(steps, words_end_ms - now_ms())
             except FlotillaError as error:
                 LOG.warning(NOT_TOLD, session.name, error)
         session.begin_closing()
@@ -937,9 +947,9 @@ class Client:
 
     def flush(self) -> None:
         """Send what stands in the outbox: what earlier errors left, and what was enqueued."""
+        ticket, end_ms = Ticket(), self._end_ms()
         try:
             self._run(self._operations.open())
-            ticket, end_ms = Ticket(), self._end_ms()
             calls = self._session.flush(end_ms, ticket.waker())
             self._publish(ticket, calls, end_ms)
             for call in calls:
@@ -1085,25 +1095,23 @@ class Client:
         )
 
     def _extend(self, item: WorkItem, lease_ms: int) -> None:
-        book = item._book
-        book.extend(item, lease_ms)
+        book, end_ms = item._book, self._end_ms()
+        begin_extending(item, lease_ms)
         while book.is_to_be_said(item):
-            self._run(take(self._operations, book, 0, None, 0))
+            self._run(take(self._operations, book, 0, None, 0), end_ms - now_ms())
         if item.settled == "lost":
             raise lease_lost(item)
 
-    def _say_what_is_settled(
-        self, book: LeaseBook, deadline_ms_max: float = DEADLINE_MS_MAX
-    ) -> None:
+    def _say_what_is_settled(self, book: LeaseBook, end_ms: float) -> None:
         """Tell the cluster all that is to be told of work that nobody here does any more."""
         while book.is_left:
             book.give_back()
-            self._run(take(self._operations, book, 0, None, 0), deadline_ms_max)
+            self._run(take(self._operations, book, 0, None, 0), end_ms - now_ms())
 
-    def _give_back_work(self) -> None:
+    def _give_back_work(self, end_ms: float) -> None:
         for book in self._session.books.values():
             try:
-                self._say_what_is_settled(book, GIVE_BACK_MS_MAX)
+                self._say_what_is_settled(book, end_ms)
             except FlotillaError as error:
                 LOG.warning(NOT_GIVEN_BACK, book.group, book.topic, error)
 
@@ -1393,14 +1401,16 @@ class WorkItems(Iterator[WorkItem]):
         client, loop = self._client, self._loop
         if loop.is_over:
             raise StopIteration
-        operations, book = client._operations, loop.book
+        loop.book.check_here()
+        operations, book, end_ms = client._operations, loop.book, client._end_ms()
         if not loop.has_begun:
             client._run(make_group(operations, book.topic, book.group, loop.settings))
             loop.begin(this_thread())
         loop.come_back()
         while (item := loop.item()) is None:
             wish = loop.wish()
-            client._run(take(operations, book, *wish))
+            client._run(take(operations, book, *wish), end_ms - now_ms())
+            end_ms = client._end_ms()
             if wish[0] and loop.is_idle:
                 self.close()
                 raise StopIteration
@@ -1432,4 +1442,4 @@ class WorkItems(Iterator[WorkItem]):
 
     def _end(self, is_done: bool) -> None:
         if self._loop.leave(is_done):
-            self._client._say_what_is_settled(self._loop.book)
+            self._client._say_what_is_settled(self._loop.book, self._client._end_ms())

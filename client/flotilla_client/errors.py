@@ -385,7 +385,7 @@ class NotDelivered(FlotillaError):
 
 
 class LeaseLost(FlotillaError):
-    """A lease ran out, and its publication (`details["id"]`) was given to somebody else."""
+    """A lease has ended, of the publication `details["id"]`: it was settled, or is another's."""
 
     CODE = "lease_lost"
 

@@ -57,6 +57,20 @@ def owned(state_dir: object, name: object) -> str:
     return "" if name is None else f"name {name!r}"
 
 
+def here() -> int:
+    """Return the process that asks, as `check_here` takes it."""
+    return _pid
+
+
+def check_here(home: int, why: str) -> None:
+    """Raise Forked in another process than `home`, before any lock is asked for.
+
+    Whoever had one when the process was copied has it in the copy for ever.
+    """
+    if _pid != home:
+        raise forked(why, home)
+
+
 def forked(why: str, home: int) -> Forked:
     """Return the error of a client that was made in process `home` and is used in another."""
     message = (

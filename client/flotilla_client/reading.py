@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
 from flotilla_client.errors import AlreadyReading, NotDelivered, NotSubscribed
+from flotilla_client.forks import check_here, here
 from flotilla_client.observer import Handling, HandlingObserver, Observer
 from flotilla_client.properties import Properties
 from flotilla_client.state import State
@@ -232,6 +233,7 @@ class Readers:
     def __init__(self, state: State, observer: Observer, told: Mapping[str, int]) -> None:
         self._state, self._told = state, told
         self._observer = observer if isinstance(observer, HandlingObserver) else None
+        self._home = here()
         self._lock = threading.RLock()
         self._open: list[Reader] = []
         self._hands: dict[str, _Hand] = {}  # by topic
@@ -338,8 +340,10 @@ class Readers:
     def acknowledge(self, topic: str, last_id: int) -> None:
         """Store that all up to `last_id` is done with.
 
-        Raises NotSubscribed, NotDelivered: beyond what was ever handed over.
+        Raises NotSubscribed, NotDelivered: beyond what was ever handed over, and Forked: a message
+        that a child process has inherited brings its parent's readers along.
         """
+        check_here(self._home, "what it was handed is acknowledged there")
         with self._lock, self._state.turn():
             cursor, handed = self._state.cursor(topic), self._state.handed(topic)
             if cursor is None:

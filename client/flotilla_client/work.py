@@ -31,6 +31,7 @@ from flotilla_client.errors import (
     LeaseLost,
     Unsupported,
 )
+from flotilla_client.forks import check_here, here
 from flotilla_client.log import LOG
 from flotilla_client.observer import TakeAnswer
 from flotilla_client.operations import (
@@ -59,7 +60,7 @@ class WorkItem:
     """A publication that this client has leased: `message` as delivered, and what it does with it.
 
     `attempt`: how often it was given, this time included. `ack`, `nak` and `extend` may be called
-    in any thread; the first of `ack` and `nak` counts.
+    in any thread; the first of `ack` and `nak` counts. In a child process they raise Forked.
     """
 
     message: Message
@@ -119,7 +120,7 @@ class WorkItem:
         """Keep it for `lease` (seconds or a timedelta) from now on; None: for as long as before.
 
         Returns when the cluster has agreed: of an `AsyncClient`, `await` it. Raises LeaseLost where
-        somebody else has been given it.
+        somebody else has been given it, or it was settled here: a loop that was left gives back.
         """
         lease_ms = round(self._lease_ms) if lease is None else lease_of(lease)
         return self._book.extender(self, lease_ms)
@@ -153,6 +154,15 @@ class LeaseBook:
     _exchanges: int = 0  # begun to have it answered
     _told: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # said by it
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _home: int = field(default_factory=here)
+
+    def is_here(self) -> bool:
+        """Return whether this is no process that was forked from the one which has the leases."""
+        return self._home == here()
+
+    def check_here(self) -> None:
+        """Raise Forked in a child: each lease would be worked on, and settled, by two."""
+        check_here(self._home, "the work that it has leased is that process's")
 
     def begin(self, loop: object, owner: Owner) -> None:
         """Let a loop work in it; what one before has left is given back. Raises AlreadyReading."""
@@ -167,7 +177,8 @@ class LeaseBook:
             self.loop = loop
 
     def settle(self, item: WorkItem, kind: str, ms: int) -> None:
-        """Note what the application says of an item; the first word counts."""
+        """Note what the application says of an item; the first word counts. Raises Forked."""
+        self.check_here()
         with self._lock:
             if not item.settled:
                 item.settled = kind
@@ -175,7 +186,8 @@ class LeaseBook:
                 self._pending[item.id] = kind, item, ms
 
     def extend(self, item: WorkItem, lease_ms: int) -> None:
-        """Note that an item takes longer."""
+        """Note that an item takes longer. Raises Forked."""
+        self.check_here()
         with self._lock:
             if not item.settled:
                 self._pending[item.id] = "extend", item, lease_ms
@@ -477,10 +489,22 @@ def _brought(reply: Reply) -> dict[str, Any]:
     return {"leased": leased, "publications": texts, "properties": properties}
 
 
+def begin_extending(item: WorkItem, lease_ms: int) -> None:
+    """Note that an item takes longer. Raises LeaseLost where it is settled, Forked."""
+    item._book.check_here()
+    if item.settled:
+        raise lease_lost(item)
+    item._book.extend(item, lease_ms)
+
+
 def lease_lost(item: WorkItem) -> LeaseLost:
     """Return the error of who extends what is not his any more."""
-    message = f"the lease of {item.topic} {item.id} ran out, and group {item.group!r} has given it"
-    return LeaseLost(f"{message} to somebody else, or ended", details={"id": item.id})
+    lease, details = f"the lease of {item.topic} {item.id}", {"id": item.id}
+    if item.settled == "lost":
+        message = f"{lease} ran out, and group {item.group!r} has given it to somebody else"
+        return LeaseLost(f"{message}, or ended", details=details)
+    how = "acknowledged" if item.settled == "ack" else "given back"
+    return LeaseLost(f"{lease} has ended: it was {how} here", details=details)
 
 
 class WorkLoop:
@@ -554,10 +578,14 @@ class WorkLoop:
         return self.book.now_ms() - self._idle_since_ms >= self._idle_ms
 
     def leave(self, is_done: bool) -> bool:
-        """End it; `is_done`: the body of the last item has ended well. Return if it had begun."""
-        was_there, self.is_over = self.has_begun and not self.is_over, True
-        if was_there:
+        """End it; `is_done`: the body of the last item has ended well. Return if it had begun.
+
+        In a child process nothing is left: the work goes on in its parent.
+        """
+        is_at_work = self.has_begun and not self.is_over and self.book.is_here()
+        self.is_over = True
+        if is_at_work:
             self._settle("ack" if is_done else "nak")
             self.book.give_back()
             self.book.loop = None
-        return was_there
+        return is_at_work

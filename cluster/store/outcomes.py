@@ -199,6 +199,6 @@ def beyond_the_end(last_id: int, end: int) -> Refused:
     """Return the refusal of a `last_id` that the topic has not reached."""
     message = (
         f"`last_id` {last_id} is above {end}, the topic's end: nobody was given it, or the cluster"
-        " was recovered, or its data put back"
+        f" was recovered, or its data put back, and what was between is lost. Read on from {end}"
     )
     return Refused("bad_request", message, {"end": end})

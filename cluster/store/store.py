@@ -1154,7 +1154,8 @@ class Store:
             expected = producer.counter + 1
             message = (
                 f"`counter` {operation.counter} leaves a hole, {expected} is expected: one before"
-                " it was not sent, or the cluster was recovered, or its data put back"
+                " it was not sent, or the cluster was recovered, or its data put back, and what"
+                f" had the counters between is lost. Go on with {expected}"
             )
             return Refused("counter_gap", message, {"expected": expected})
         if operation.counter + count - 1 > producer.counter:

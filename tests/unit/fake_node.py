@@ -90,6 +90,7 @@ class FakeCluster:
         self.full: set[str] = set()  # topics
         self.forgets = False  # clients that are silent for long
         self.refused = b""  # a PUT with that in it is a bad request
+        self.leased: dict[tuple[str, str], int] = defaultdict(int)  # up to which id, by group
 
     def carry_out(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         """Return (body, lengths, data) of the ACK. Raises ProtocolError."""
@@ -192,6 +193,18 @@ class FakeCluster:
                 lengths, data = protocol.pack(news)
                 return {"topic": topic, "id": start + 1, "count": len(news)}, lengths, data
         return {"topic": request.topic, "id": 0, "count": 0}, b"", b""
+
+    def _take(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
+        """Lease what was not leased before, for a minute; nothing is given twice."""
+        self._client(request)
+        topic, count = request.topic, request.body["max_count"]
+        start = self.leased[topic, request.body["group"]]
+        news = self.topics[topic][start : start + count]
+        self.leased[topic, request.body["group"]] += len(news)
+        body: dict[str, Any] = {"token": 1, "left_ms": 60_000, "lease_ms": 60_000, "lost": []}
+        body["leases"] = [[start + 1, len(news), 1]] if news else []
+        body["timestamps"] = [[len(news), None]] if news else []
+        return body, *protocol.pack(news)
 
     def _read(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:
         body = request.body

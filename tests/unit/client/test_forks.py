@@ -15,8 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,17 @@ def test_a_client_with_a_directory_says_in_a_child_where_it_belongs(
         assert texts_of(client) == [b"before", b"after"]
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_client_with_a_name_says_so_too(name: str, node: FakeNode) -> None:
+    with Client(node.endpoint, name="billing") as client:
+        client.subscribe("t")
+        client.publish("t", "before")
+        said = _in_child(lambda: CALLS[name](client))
+        assert said.get("error") == "Forked", said
+        assert "its name 'billing' belongs to that process" in said["text"]
+        assert texts_of(client) == [b"before"]
+
+
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - {"messages", "client_id"}))
 def test_an_async_client_says_the_same(name: str, node: FakeNode) -> None:
     client = AsyncClient(node.endpoint, state_dir=node.new_directory())
@@ -100,6 +111,114 @@ def test_an_async_client_says_the_same(name: str, node: FakeNode) -> None:
     said = _in_child(lambda: asyncio.run(call()))
     assert said.get("error") == "Forked", said
     asyncio.run(client.close())
+
+
+HANDED: dict[str, Callable[[Client], Any]] = {
+    "a message": lambda c: next(c.messages("t", ack="manual", idle=0)),
+    "a delivery": lambda c: c.get("t", ack="manual"),
+}
+
+
+@pytest.mark.parametrize("name", HANDED)
+def test_what_a_child_inherits_in_hand_it_cannot_acknowledge(
+    name: str, node: FakeNode, tmp_path: Path
+) -> None:
+    """Not even while a thread of its parent, which does not follow, was about to."""
+    record = tmp_path / "record"
+    directory = node.new_directory()
+    with client_of(node, directory, record=record) as client:
+        client.subscribe("t")
+        client.publish("t", "a")
+        handed = HANDED[name](client)
+        with held(client._readers._lock):
+            before = _bytes_below(directory), _bytes_below(record)
+            said = _in_child(handed.ack)
+            assert said["error"] == "Forked"
+            assert "what it was handed is acknowledged there" in said["text"]
+            assert (_bytes_below(directory), _bytes_below(record)) == before
+        handed.ack()
+    with client_of(node, directory) as again:
+        assert texts_of(again) == []
+
+
+@contextmanager
+def held(lock: Any) -> Iterator[None]:
+    """Have another thread hold a lock."""
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            is_over.wait(CHILD_S)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert is_held.wait(CHILD_S)
+        yield
+    finally:
+        is_over.set()
+        holder.join()
+
+
+def _bytes_below(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def _given(node: FakeNode, client: Client, texts: str) -> Any:
+    """Return a loop over work that has taken what there is, and handed over the first of it."""
+    with client_of(node) as publisher:
+        publisher.subscribe("t")
+        publisher.publish_many("t", list(texts))
+    items = client.work("t", "g")
+    assert next(items).publication == b"a"
+    return items
+
+
+LEASED: dict[str, Callable[[Any, Any], Any]] = {
+    "next": lambda items, item: next(items).id,
+    "ack": lambda items, item: item.ack(),
+    "nak": lambda items, item: item.nak(),
+    "extend": lambda items, item: item.extend(),
+}
+
+
+@pytest.mark.parametrize("name", LEASED)
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_the_work_that_a_child_inherits_is_its_parents(
+    has_directory: bool, name: str, node: FakeNode
+) -> None:
+    directory = node.new_directory() if has_directory else None
+    with Client(node.endpoint, state_dir=directory) as client:
+        items = _given(node, client, "abc")
+        item = items._loop._item
+        with held(items._loop.book._lock):
+            said = _in_child(lambda: LEASED[name](items, item))
+            assert said["error"] == "Forked"
+            assert "made in process" in said["text"]
+        assert [next(items).publication for _ in range(2)] == [b"b", b"c"]
+
+
+def test_a_child_that_leaves_the_loop_over_work_that_it_inherits_gives_nothing_back(
+    node: FakeNode,
+) -> None:
+    with Client(node.endpoint) as client:
+        items = _given(node, client, "abc")
+        with held(items._loop.book._lock):
+            before = len(node.requests)
+            assert _in_child(items.close) == {"result": None}
+            assert len(node.requests) == before
+        assert next(items).publication == b"b"
+
+
+def test_without_a_directory_a_child_works_for_a_group_by_itself(node: FakeNode) -> None:
+    with Client(node.endpoint) as client:
+        items = _given(node, client, "abc")
+        node.cluster.topics["t"].append(b"d")
+        said = _in_child(lambda: [next(client.work("t", "g")).id, client.client_id])
+        assert said["result"][0] == 4
+        assert said["result"][1] != client.client_id
+        assert next(items).publication == b"b"
 
 
 @pytest.mark.parametrize("directory", [True, False])

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -24,17 +25,18 @@ from flotilla_client import (
     Client,
     Closed,
     FlotillaError,
+    LeaseLost,
     Overloaded,
     Unavailable,
 )
 from flotilla_client import producer as producer_module
-from flotilla_client.client import CLOSE_MS, now_ms
+from flotilla_client.client import CLOSE_MS, WORDS_MS_MAX, now_ms
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.operations import Ask
-from flotilla_client.protocol import ACK, GET, PUT, Reply, Request
+from flotilla_client.protocol import ACK, GET, PUT, TAKE, Reply, Request
 from flotilla_client.retry import Listen
 from flotilla_client.turns import LOOK_MS
-from tests.unit.fake_node import FakeNode, client_of
+from tests.unit.fake_node import FakeNode, client_of, impatient
 from tests.unit.interrupting import breaks_off, interrupted, is_collected
 
 TIMEOUT_S = 0.8
@@ -60,6 +62,14 @@ CALLS: dict[str, Call] = {
     "all topics": lambda c: c.topics(everything=True),
     "status": lambda c: c.status(),
     "producer": lambda c: c.producer("t"),
+    "seek": lambda c: c.seek("t", "earliest"),
+    "read": lambda c: c.read("t", 1),
+    "make_group": lambda c: c.make_group("t", "g"),
+    "end_group": lambda c: c.end_group("t", "g"),
+    "patterns": lambda c: c.patterns(),
+    "subscribers": lambda c: c.subscribers("t"),
+    "upgrade": lambda c: c.upgrade(),
+    "adopt": lambda c: c.adopt(),
 }
 
 
@@ -199,6 +209,138 @@ def test_a_flush_ends_at_the_deadline_and_says_how_many_are_due(node: FakeNode) 
         assert took_ms < DEADLINE_MS / 4 + SLACK_MS
         assert isinstance(error, Unavailable)
         assert (error.definite, error.details["pending"]) == (False, 1)
+
+
+def _opened_late(node: FakeNode) -> None:
+    """Have a client's opening take two thirds of its deadline."""
+    node.script("REQUEST_ID", "deaf", "deaf")
+
+
+LONG_S = 2.4  # two thirds of it are more than SLACK_MS
+
+
+@pytest.mark.parametrize("has_tasks", [False, True])
+def test_a_flush_that_opens_the_client_has_one_deadline(has_tasks: bool, node: FakeNode) -> None:
+    directory = node.new_directory()
+    with client_of(node, directory) as client:
+        client.enqueue("t", ["a"])
+    _opened_late(node)
+    node.always(PUT, "deaf")
+
+    async def flushed() -> None:
+        async with AsyncClient(node.endpoint, state_dir=directory, timeout=LONG_S) as client:
+            await client.flush()
+
+    def flush() -> None:
+        with client_of(node, directory, timeout=LONG_S) as client:
+            client.flush()
+
+    took_ms, error = _timed(partial(asyncio.run, flushed()) if has_tasks else flush)
+    assert isinstance(error, Unavailable)
+    assert len(node.of_type(PUT)) >= 1
+    assert LONG_S <= took_ms / 1000 < LONG_S + SLACK_MS / 1000
+
+
+@pytest.mark.parametrize("has_tasks", [False, True])
+def test_the_first_item_of_work_has_one_deadline(has_tasks: bool, node: FakeNode) -> None:
+    _opened_late(node)
+    node.always(TAKE, "deaf")
+
+    async def taken() -> None:
+        async with AsyncClient(node.endpoint, timeout=LONG_S) as client:
+            begun_s = time.monotonic()
+            with pytest.raises(Unavailable):
+                await anext(client.work("t", "g", idle=0))
+            took.append(time.monotonic() - begun_s)
+
+    def take() -> None:
+        with Client(node.endpoint, timeout=LONG_S) as client:
+            begun_s = time.monotonic()
+            with pytest.raises(Unavailable):
+                next(client.work("t", "g", idle=0))
+            took.append(time.monotonic() - begun_s)
+
+    took: list[float] = []
+    if has_tasks:
+        asyncio.run(taken())
+    else:
+        take()
+    assert len(node.of_type(TAKE)) >= 1
+    assert took[0] < LONG_S + SLACK_MS / 1000
+
+
+def test_an_item_is_extended_within_one_deadline(node: FakeNode) -> None:
+    with client_of(node) as reader:
+        reader.subscribe("t")
+        reader.publish("t", "a")
+    with Client(node.endpoint, timeout=LONG_S) as client:
+        items = client.work("t", "g")
+        item = next(items)
+        with impatient(client):
+            node.always(TAKE, "deaf")
+            with pytest.raises(Unavailable):
+                item.extend()
+        node.script(TAKE, "deaf", "deaf", None)  # the one that had no answer is asked for first
+        took_ms, error = _timed(item.extend)
+        assert isinstance(error, Unavailable)
+        assert took_ms < 1000 * LONG_S + SLACK_MS
+        node.always(TAKE, None)
+        items.close()
+
+
+@pytest.mark.parametrize("how", ["ack", "nak"])
+def test_what_is_settled_cannot_be_extended(how: str, node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.publish("t", "a")
+        item = next(client.work("t", "g", ack="manual"))
+        # The loop is gone by now, and what it had with it.
+        assert item.settled == "nak"
+        if how == "ack":
+            items = client.work("u", "g", ack="manual")
+            client.subscribe("u")
+            client.publish("u", "a")
+            item = next(items)
+            item.ack()
+        before = len(node.requests)
+        with pytest.raises(LeaseLost, match="acknowledged here" if how == "ack" else "given back"):
+            item.extend()
+        assert len(node.requests) == before
+
+
+GROUPS = 6
+
+
+@pytest.mark.parametrize("has_tasks", [False, True])
+def test_closing_gives_the_work_of_many_groups_back_in_one_time(
+    has_tasks: bool, node: FakeNode
+) -> None:
+    with client_of(node) as publisher:
+        publisher.subscribe("t")
+        publisher.publish("t", "a")
+
+    async def worked() -> float:
+        client = AsyncClient(node.endpoint)
+        items = [client.work("t", f"g{number}") for number in range(GROUPS)]
+        for each in items:
+            await anext(each)
+        node.always(TAKE, "deaf")
+        begun_s = time.monotonic()
+        await client.close()
+        return time.monotonic() - begun_s
+
+    def work() -> float:
+        client = Client(node.endpoint)
+        items = [client.work("t", f"g{number}") for number in range(GROUPS)]
+        for each in items:
+            next(each)
+        node.always(TAKE, "deaf")
+        begun_s = time.monotonic()
+        client.close()
+        return time.monotonic() - begun_s
+
+    took_s = asyncio.run(worked()) if has_tasks else work()
+    assert took_s < (WORDS_MS_MAX + CLOSE_MS + SLACK_MS) / 1000
 
 
 def test_closing_many_producers_takes_one_deadline(node: FakeNode) -> None:
