@@ -514,6 +514,14 @@ def _blamed(key: str, value: str) -> Iterator[None]:
         raise ConfigError([f"{key}: {reason}"]) from error
 
 
+def main() -> None:
+    """Run the command line. An output that takes nothing ends it in one line."""
+    try:
+        commands()
+    except OSError as error:
+        _exit(EXIT_STATUS, f"{error.filename or 'the output cannot be written'}: {error.strerror}")
+
+
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION)
 @click.option(
@@ -523,7 +531,7 @@ def _blamed(key: str, value: str) -> Iterator[None]:
     help="TOML file with the node's settings; FLOTILLA_… variables override it.",
 )
 @click.pass_context
-def main(context: click.Context, path: Path | None) -> None:
+def commands(context: click.Context, path: Path | None) -> None:
     """Run one Flotilla node until SIGTERM, or a command on its data directory.
 
     Exit codes: 0 stopped orderly, 65 the data directory is damaged or in use, 70 the replica had to
@@ -569,7 +577,7 @@ def main(context: click.Context, path: Path | None) -> None:
         _exit(EXIT_BROKEN, "this node had to stop; its log has the traceback")
 
 
-main.add_command(recover)
+commands.add_command(recover)
 
 
 def _allow_descriptors() -> None:

@@ -34,7 +34,7 @@ def decode(
 commands.decode = decode
 
 from cluster.node.member import Member  # noqa: E402
-from cluster.node.node import main  # noqa: E402
+from cluster.node.node import commands  # noqa: E402
 
 _encode = Member._encode
 
@@ -52,4 +52,4 @@ def _options(arguments: Sequence[str]) -> Sequence[str]:
 
 
 if __name__ == "__main__":
-    main(_options(sys.argv))
+    commands(_options(sys.argv))

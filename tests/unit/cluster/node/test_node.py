@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import socket
 import subprocess
@@ -16,7 +18,7 @@ from unittest import mock
 
 import pytest
 
-from cluster.log.files import DISK
+from cluster.log.files import DISK, EXIT_STATUS
 from cluster.log.journal import Journal
 from cluster.members.identity import IDENTITY_NAME, Identity
 from cluster.node import node
@@ -285,3 +287,18 @@ assert seen() is None, "a new cycle is left"
 
 def test_a_full_collection_looks_at_nothing_that_an_earlier_one_has_left() -> None:
     subprocess.run([sys.executable, "-c", COLLECTIONS], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("command", [[], ["recover"]], ids=["node", "recover"])
+def test_an_output_that_cannot_be_written_is_one_line_and_exit_74(command: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "cluster", *command, "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == EXIT_STATUS
+    full_disk = os.strerror(errno.ENOSPC)
+    assert ended.stderr == f"flotilla-node: the output cannot be written: {full_disk}\n"
