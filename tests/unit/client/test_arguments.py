@@ -85,7 +85,66 @@ WRONG_CALLS: dict[str, tuple[Call, type[Exception]]] = {
     "producer of huge batches": (lambda c: c.producer("t", batch_bytes=2**30), ValueError),
     "producer of none in flight": (lambda c: c.producer("t", in_flight_max=0), ValueError),
     "producer of too many": (lambda c: c.producer("t", in_flight_max=1_000), ValueError),
+    "producer of a half": (lambda c: c.producer("t", in_flight_max=1.5), TypeError),  # type: ignore[arg-type]
+    "publish_soon None": (lambda c: c.publish_soon("t", None), TypeError),  # type: ignore[arg-type]
+    "publish_soon to no topic": (lambda c: c.publish_soon("", "a"), BadRequest),
+    "publish with a key of 5": (lambda c: c.publish("t", "a", key=5), TypeError),  # type: ignore[arg-type]
+    "publish with listed headers": (lambda c: c.publish("t", "a", headers=[1]), TypeError),  # type: ignore[arg-type]
+    "publish what is expired": (lambda c: c.publish("t", "a", expires=-1), BadRequest),
+    "publish for the day before": (lambda c: c.publish("t", "a", deliver_after=-1), BadRequest),
+    "publish within no time": (lambda c: c.publish("t", "a", timeout=0), ValueError),
+    "publish within a name": (lambda c: c.publish("t", "a", timeout="1"), TypeError),  # type: ignore[arg-type]
+    "enqueue a text": (lambda c: c.enqueue("t", "abc"), TypeError),
+    "enqueue to None": (lambda c: c.enqueue(None, ["a"]), TypeError),  # type: ignore[arg-type]
+    "acknowledge of None": (lambda c: _awaitable(c.acknowledge(None, 1)), TypeError),  # type: ignore[arg-type, func-returns-value]
+    "acknowledge a half": (lambda c: _awaitable(c.acknowledge("t", 1.5)), TypeError),  # type: ignore[arg-type, func-returns-value]
+    "acknowledge below 0": (lambda c: _awaitable(c.acknowledge("t", -1)), ValueError),  # type: ignore[func-returns-value]
+    "get acknowledged somehow": (lambda c: c.get("t", ack="none"), ValueError),  # type: ignore[arg-type]
+    "get with two waits": (lambda c: c.get("t", idle=1, timeout=1), TypeError),
+    "messages acknowledged somehow": (lambda c: _first(c.messages("t", ack="none")), ValueError),  # type: ignore[arg-type]
+    "messages of 5": (lambda c: _first(c.messages(5)), TypeError),  # type: ignore[arg-type]
+    "messages with a negative wait": (lambda c: _first(c.messages("t", idle=-1)), ValueError),
+    "subscribe from a float": (lambda c: c.subscribe("t", start=1.5), TypeError),  # type: ignore[arg-type]
+    "subscribe from the middle": (lambda c: c.subscribe("t", start="middle"), ValueError),
+    "seek before the first": (lambda c: c.seek("t", -1), ValueError),
+    "seek in None": (lambda c: c.seek(None, "earliest"), TypeError),  # type: ignore[arg-type]
+    "read from a text": (lambda c: c.read("t", "1"), TypeError),  # type: ignore[arg-type]
+    "read none": (lambda c: c.read("t", 1, 0), ValueError),
+    "subscribers of 5": (lambda c: c.subscribers(5), TypeError),  # type: ignore[arg-type]
+    "upgrade to 0": (lambda c: c.upgrade(0), ValueError),
+    "upgrade to a text": (lambda c: c.upgrade("5"), TypeError),  # type: ignore[arg-type]
+    "make a group of None": (lambda c: c.make_group("t", None), TypeError),  # type: ignore[arg-type]
+    "make a group of a pattern": (lambda c: c.make_group("a.>", "g"), BadRequest),
+    "make a group of short leases": (lambda c: c.make_group("t", "g", lease=0), ValueError),
+    "make a group of no attempts": (lambda c: c.make_group("t", "g", max_attempts=0), ValueError),
+    "make a group by a key's name": (
+        lambda c: c.make_group("t", "g", ordered_by_key="k"),
+        TypeError,
+    ),  # type: ignore[arg-type]
+    "work of no group": (lambda c: _first(c.work("t", "")), BadRequest),
+    "work of a pattern": (lambda c: _first(c.work("a.>", "g")), BadRequest),
+    "work acknowledged at once": (
+        lambda c: _first(c.work("t", "g", ack="at-most-once")),
+        ValueError,
+    ),  # type: ignore[arg-type]
+    "work of none at once": (lambda c: _first(c.work("t", "g", prefetch=0)), ValueError),
+    "work with a negative wait": (lambda c: _first(c.work("t", "g", idle=-1)), ValueError),
 }
+
+
+def _first(items: Any) -> Any:
+    """Return the first item, or what of asyncio's is awaited for it."""
+    return anext(items) if hasattr(items, "__anext__") else next(items)
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _awaitable(_: None) -> Any:
+    """Return what can be awaited for a call that both clients carry out at once."""
+    return _nothing()
+
 
 CALLS: dict[str, Call] = {
     "open": lambda c: c.open(),
@@ -105,6 +164,15 @@ CALLS: dict[str, Call] = {
     "topics": lambda c: c.topics(),
     "status": lambda c: c.status(),
     "producer": lambda c: c.producer("t"),
+    "enqueue": lambda c: c.enqueue("t", ["a"]),
+    "publish_soon": lambda c: c.publish_soon("t", "a"),
+    "seek": lambda c: c.seek("t", "earliest"),
+    "read": lambda c: c.read("t", 1),
+    "patterns": lambda c: c.patterns(),
+    "all topics": lambda c: c.topics(everything=True),
+    "make_group": lambda c: c.make_group("t", "g"),
+    "end_group": lambda c: c.end_group("t", "g"),
+    "work": lambda c: _first(c.work("t", "g", idle=0)),
 }
 
 
