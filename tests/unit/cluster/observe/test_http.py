@@ -320,6 +320,31 @@ def test_who_asks_without_a_pause_gets_a_share_of_the_processor_and_no_more(
     served(talk)
 
 
+def test_those_who_come_get_a_share_of_the_processor_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever they say: these say what is no request, and are refused."""
+    monkeypatch.setattr(http, "ACCEPT_SHARE", 0.02)
+    monkeypatch.setattr(http, "ACCEPT_REST_S_MAX", 60.0)
+
+    async def refused(connect: Connect) -> None:
+        peer = await connect()
+        peer.writer.write(b"no request\r\n\r\n")
+        assert b"400" in await peer.response()
+
+    async def talk(connect: Connect) -> None:
+        await refused(connect)
+        began_s, spent_s = time.monotonic(), time.thread_time()
+        for _ in range(3):
+            await refused(connect)
+        spent_s = time.thread_time() - spent_s
+        for _ in range(2):  # the next one is taken as the last one's rest is over
+            await refused(connect)
+        assert time.monotonic() - began_s >= spent_s * (1 / 0.02 - 1)
+
+    served(talk)
+
+
 def test_a_defect_closes_its_connection_and_is_told() -> None:
     async def talk(connect: Connect) -> None:
         peer = await connect()
