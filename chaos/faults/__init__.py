@@ -42,7 +42,7 @@ class Fault(Protocol):
     """A fault without state: `choose` says whom, `inject` does it, `heal` undoes it.
 
     `heal` is called with the same nodes whatever became of `inject`, so it must do no harm to a
-    cluster on which `inject` did nothing or stopped half-way. What is random comes from the dice.
+    cluster on which `inject` did nothing or stopped half-way. What is random comes from the rng.
     """
 
     @property
@@ -60,11 +60,11 @@ class Fault(Protocol):
         """What the target must be able to do (Protocols of chaos/targets), besides being one."""
         ...
 
-    def choose(self, target: Breakable, dice: random.Random, /) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random, /) -> list[str]:
         """Return the nodes that this window will hit; nothing happens to them yet."""
         ...
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """Do it to `nodes`."""
         ...
 

@@ -39,10 +39,10 @@ class PowerCut:
     choose: Whom
     needs: tuple[type, ...] = (LosesPower,)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """SIGKILL, then undo all or a part of what was not synced."""
         assert isinstance(target, LosesPower), target.name
-        target.lose_power(nodes, dice)
+        target.lose_power(nodes, rng)
 
     def heal(self, target: Breakable, nodes: list[str]) -> None:
         """Start them from what is left."""
@@ -58,17 +58,17 @@ class Damage:
     how: Literal["flip", "cut"]
     needs: tuple[type, ...] = (Damages,)
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return one node, once every disk is whole."""
         assert isinstance(target, Damages), target.name
         target.await_whole()
-        return anyone(target, dice)
+        return anyone(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """SIGKILL; flip a bit of the journal, or cut off the end of one of its older files."""
         assert isinstance(target, Damages), target.name
         for node in nodes:
-            (target.flip_bit if self.how == "flip" else target.truncate)(node, dice)
+            (target.flip_bit if self.how == "flip" else target.truncate)(node, rng)
 
     def heal(self, target: Breakable, nodes: list[str]) -> None:
         """Start it; it refuses, so its disk is emptied and the others bring it up."""
@@ -83,14 +83,14 @@ class FullDisk:
     about = "A disk with no room, or with too little for publications."
     needs: tuple[type, ...] = (Fills,)
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return one node."""
-        return anyone(target, dice)
+        return anyone(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """Leave nothing (the node ends, as it must) or 32 MiB (it refuses publications)."""
         assert isinstance(target, Fills), target.name
-        target.fill(nodes, dice.choice(FREE_BYTES))
+        target.fill(nodes, rng.choice(FREE_BYTES))
 
     def heal(self, target: Breakable, nodes: list[str]) -> None:
         """Make room; start who ended."""
@@ -106,14 +106,14 @@ class SlowFsync:
     about = "A disk that takes its time: everything that is acknowledged waits for it."
     needs: tuple[type, ...] = (Syncs,)
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return one node."""
-        return anyone(target, dice)
+        return anyone(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """Let each fsync take 10 to 300 ms longer."""
         assert isinstance(target, Syncs), target.name
-        target.slow_syncs(nodes, dice.randint(*SYNC_MS))
+        target.slow_syncs(nodes, rng.randint(*SYNC_MS))
 
     def heal(self, target: Breakable, nodes: list[str]) -> None:
         """Let it be as fast as the disk."""
@@ -130,11 +130,11 @@ class FsyncError:
     )
     needs: tuple[type, ...] = (Syncs,)
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return one node."""
-        return anyone(target, dice)
+        return anyone(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """Let each fsync fail, and make nothing durable."""
         assert isinstance(target, Syncs), target.name
         target.fail_syncs(nodes)
@@ -155,13 +155,13 @@ class Wipe:
     )
     needs: tuple[type, ...] = (Wipes,)
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return one node, once every disk is whole."""
         assert isinstance(target, Wipes), target.name
         target.await_whole()
-        return anyone(target, dice)
+        return anyone(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """SIGKILL and empty its disk."""
         assert isinstance(target, Wipes), target.name
         target.wipe(nodes)
@@ -180,13 +180,13 @@ class Readmission:
     )
     needs: tuple[type, ...] = (Wipes,)
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return who is wiped, and who is killed; once every disk is whole."""
         assert isinstance(target, Wipes), target.name
         target.await_whole()
-        return in_any_order(target, dice)[:2]
+        return in_any_order(target, rng)[:2]
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """Empty the first one's disk, start it, and SIGKILL the second one at once."""
         assert isinstance(target, Wipes), target.name
         target.wipe(nodes[:1])
@@ -207,13 +207,13 @@ class FarBehind:
     )
     needs: tuple[type, ...] = (Compacts,)
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return a follower, once every disk is whole."""
         assert isinstance(target, Compacts), target.name
         target.await_whole()
-        return follower(target, dice)
+        return follower(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """SIGKILL, and wait until the others' logs begin behind what it has."""
         assert isinstance(target, Compacts), target.name
         target.kill(nodes)
@@ -231,16 +231,16 @@ class ClockStep:
     about = "A wall clock that jumps, ahead or back: no promise may rest on it."
     needs: tuple[type, ...] = (StepsClocks,)
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return one node."""
-        return anyone(target, dice)
+        return anyone(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """Set it a second to a day ahead or back."""
         assert isinstance(target, StepsClocks), target.name
         low, high = STEP_S
-        step_s = low * (high / low) ** dice.random()
-        target.step_clocks(nodes, dice.choice((step_s, -step_s)))
+        step_s = low * (high / low) ** rng.random()
+        target.step_clocks(nodes, rng.choice((step_s, -step_s)))
 
     def heal(self, target: Breakable, nodes: list[str]) -> None:
         """Set it right."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 from chaos.faults.whom import Whom, leader
-from chaos.targets import CLIENTS, Breakable, Link, LinkConditions, Links, Unplugs, Weathers
+from chaos.targets import CLIENTS, Breakable, DegradesLinks, Link, LinkConditions, Links, Unplugs
 
 Cuts = Callable[[Breakable, list[str]], list[Link]]
 """From the target and the nodes that were chosen, in their order, to the links that are cut."""
@@ -66,15 +66,15 @@ def from_clients(target: Breakable, nodes: list[str]) -> list[Link]:
     return between(nodes, [CLIENTS])
 
 
-def one_way_victims(target: Breakable, dice: random.Random) -> list[str]:
+def one_way_victims(target: Breakable, rng: random.Random) -> list[str]:
     """Return the leader, which then is not heard, or all others: then the leader hears nobody."""
-    led = leader(target, dice)
-    return dice.choice((led, [node for node in target.nodes if node not in led] or led))
+    led = leader(target, rng)
+    return rng.choice((led, [node for node in target.nodes if node not in led] or led))
 
 
-def half(target: Breakable, dice: random.Random) -> list[str]:
+def half(target: Breakable, rng: random.Random) -> list[str]:
     """Return the smaller half of the nodes, whoever they are."""
-    return dice.sample(target.nodes, len(target.nodes) // 2)
+    return rng.sample(target.nodes, len(target.nodes) // 2)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Partition:
     cuts: Cuts
     needs: tuple[type, ...] = (Links,)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """Drop what is sent."""
         assert isinstance(target, Links), target.name
         target.cut(self.cuts(target, nodes))
@@ -107,7 +107,7 @@ class Unplug:
     choose: Whom
     needs: tuple[type, ...] = (Unplugs,)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """Pull the cable (containers: `docker network disconnect`)."""
         assert isinstance(target, Unplugs), target.name
         target.unplug(nodes)
@@ -126,16 +126,16 @@ class BadLinks:
     about: str
     choose: Whom
     draw: Callable[[random.Random], LinkConditions]
-    needs: tuple[type, ...] = (Weathers,)
+    needs: tuple[type, ...] = (DegradesLinks,)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
-        """Let the weather of the dice reign."""
-        assert isinstance(target, Weathers), target.name
-        target.degrade(self._links(target, nodes), self.draw(dice))
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
+        """Put conditions on the links, drawn at random."""
+        assert isinstance(target, DegradesLinks), target.name
+        target.degrade(self._links(target, nodes), self.draw(rng))
 
     def heal(self, target: Breakable, nodes: list[str]) -> None:
         """Let the links be calm; what was held back arrives now."""
-        assert isinstance(target, Weathers), target.name
+        assert isinstance(target, DegradesLinks), target.name
         target.clear(self._links(target, nodes))
 
     @staticmethod
@@ -143,27 +143,27 @@ class BadLinks:
         return sorted(set(between(nodes, [*target.nodes, CLIENTS])))
 
 
-def slow(dice: random.Random) -> LinkConditions:
+def slow(rng: random.Random) -> LinkConditions:
     """Return delays from a wide area's up to one that endangers heartbeats."""
-    delay_ms = dice.uniform(20, 150)
+    delay_ms = rng.uniform(20, 150)
     return LinkConditions(delay_ms=delay_ms, jitter_ms=delay_ms / 4)
 
 
-def lossy(dice: random.Random) -> LinkConditions:
+def lossy(rng: random.Random) -> LinkConditions:
     """Return losses that a connection survives: it sends again, ever more slowly."""
-    return LinkConditions(loss=dice.uniform(0.02, 0.25))
+    return LinkConditions(loss=rng.uniform(0.02, 0.25))
 
 
-def duplicating(dice: random.Random) -> LinkConditions:
+def duplicating(rng: random.Random) -> LinkConditions:
     """Return a share of packets that arrive twice."""
-    return LinkConditions(duplicate=dice.uniform(0.1, 0.6))
+    return LinkConditions(duplicate=rng.uniform(0.1, 0.6))
 
 
-def reordering(dice: random.Random) -> LinkConditions:
+def reordering(rng: random.Random) -> LinkConditions:
     """Return a share of packets that overtake all that are under way."""
-    return LinkConditions(delay_ms=dice.uniform(10, 40), reorder=dice.uniform(0.1, 0.5))
+    return LinkConditions(delay_ms=rng.uniform(10, 40), reorder=rng.uniform(0.1, 0.5))
 
 
-def clogged(dice: random.Random) -> LinkConditions:
+def clogged(rng: random.Random) -> LinkConditions:
     """Return a link that takes everything and delivers it when nobody waits for it any more."""
     return LinkConditions(clog=True)

@@ -21,7 +21,7 @@ class Kill:
     choose: Whom
     needs: tuple[type, ...] = ()
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """SIGKILL, with nothing waited for in between."""
         target.kill(nodes)
 
@@ -39,7 +39,7 @@ class PauseNodes:
     choose: Whom
     needs: tuple[type, ...] = (Pauses,)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """SIGSTOP."""
         assert isinstance(target, Pauses), target.name
         target.pause(nodes)
@@ -57,11 +57,11 @@ class RestartAll:
     about = "Every node ends at once and is started at once, into whatever else is broken."
     needs: tuple[type, ...] = ()
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return every node."""
-        return everyone(target, dice)
+        return everyone(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """SIGKILL all of them; then start them."""
         target.kill(nodes)
         target.start(nodes)
@@ -78,11 +78,11 @@ class RollingRestart:
     about = "An upgrade: every node is ended in order and started again, one after the other."
     needs: tuple[type, ...] = (Rolls,)
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
-        """Return every node, in an order of the dice."""
-        return in_any_order(target, dice)
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
+        """Return every node, in an order of the rng."""
+        return in_any_order(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """SIGTERM and start, each when the one before takes part again."""
         assert isinstance(target, Rolls), target.name
         target.roll(nodes)
@@ -101,11 +101,11 @@ class TransferLeadership:
     )
     needs: tuple[type, ...] = ()
 
-    def choose(self, target: Breakable, dice: random.Random) -> list[str]:
+    def choose(self, target: Breakable, rng: random.Random) -> list[str]:
         """Return the leader."""
-        return leader(target, dice)
+        return leader(target, rng)
 
-    def inject(self, target: Breakable, nodes: list[str], dice: random.Random) -> None:
+    def inject(self, target: Breakable, nodes: list[str], rng: random.Random) -> None:
         """SIGTERM: the leader hands over, answers what is under way, and ends."""
         target.stop(nodes)
 

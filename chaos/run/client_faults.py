@@ -15,8 +15,8 @@ from chaos.workloads.recording import CRASH_POINTS
 PASSES_MAX: Final = 5  # a client passes a point some ten times a second: it dies in the window
 
 
-class Crewed(Protocol):
-    """The clients of a run, as far as they can be harmed: client_pool.Crew."""
+class HarmableClients(Protocol):
+    """The clients of a run, as far as they can be harmed: client_pool.ClientPool."""
 
     def clients(self) -> list[str]:
         """Return the names of those that are not harmed already."""
@@ -40,38 +40,38 @@ class ClientFault(Protocol):
 
     name: str
 
-    def choose(self, crew: Crewed, dice: random.Random) -> list[str]:
+    def choose(self, pool: HarmableClients, rng: random.Random) -> list[str]:
         """Return the clients that this window will hit; nothing happens to them yet."""
         ...
 
-    def inject(self, crew: Crewed, clients: list[str], dice: random.Random) -> None:
+    def inject(self, pool: HarmableClients, clients: list[str], rng: random.Random) -> None:
         """Do it to `clients`."""
         ...
 
-    def heal(self, crew: Crewed, clients: list[str]) -> None:
+    def heal(self, pool: HarmableClients, clients: list[str]) -> None:
         """Undo it, as far as it can be undone."""
         ...
 
 
 class ClientCrash:
-    """Each of about half the clients dies at a point of the dice's; starts again from its state."""
+    """Each of about half the clients dies at a random point; starts again from its state."""
 
     name = "client-crash"
 
-    def choose(self, crew: Crewed, dice: random.Random) -> list[str]:
+    def choose(self, pool: HarmableClients, rng: random.Random) -> list[str]:
         """Return half of the clients, at least one."""
-        clients = crew.clients()
-        return sorted(dice.sample(clients, (len(clients) + 1) // 2))
+        clients = pool.clients()
+        return sorted(rng.sample(clients, (len(clients) + 1) // 2))
 
-    def inject(self, crew: Crewed, clients: list[str], dice: random.Random) -> None:
+    def inject(self, pool: HarmableClients, clients: list[str], rng: random.Random) -> None:
         """Arm each of them with a point of its own."""
         for client in clients:
-            crew.doom(client, dice.choice(CRASH_POINTS), dice.randrange(PASSES_MAX))
+            pool.doom(client, rng.choice(CRASH_POINTS), rng.randrange(PASSES_MAX))
 
-    def heal(self, crew: Crewed, clients: list[str]) -> None:
+    def heal(self, pool: HarmableClients, clients: list[str]) -> None:
         """Start them again; who has not come to its point dies where it stands."""
         for client in clients:
-            crew.restart(client)
+            pool.restart(client)
 
 
 class ClientTwin:
@@ -79,16 +79,16 @@ class ClientTwin:
 
     name = "client-twin"
 
-    def choose(self, crew: Crewed, dice: random.Random) -> list[str]:
+    def choose(self, pool: HarmableClients, rng: random.Random) -> list[str]:
         """Return one client."""
-        return [dice.choice(crew.clients())]
+        return [rng.choice(pool.clients())]
 
-    def inject(self, crew: Crewed, clients: list[str], dice: random.Random) -> None:
+    def inject(self, pool: HarmableClients, clients: list[str], rng: random.Random) -> None:
         """Start the second process."""
         for client in clients:
-            crew.double(client)
+            pool.double(client)
 
-    def heal(self, crew: Crewed, clients: list[str]) -> None:
+    def heal(self, pool: HarmableClients, clients: list[str]) -> None:
         """Nothing: the second process is the client from here on."""
 
 

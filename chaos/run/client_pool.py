@@ -34,7 +34,7 @@ LOG_TAIL_CHARACTERS: Final = 2_000
 COUNTS: Final = ("acknowledged", "delivered", "unknown", "failed")
 
 
-class CrewError(Exception):
+class ClientPoolError(Exception):
     """A client process ended by itself or does not follow an order."""
 
 
@@ -83,7 +83,7 @@ def log_path(config: ClientConfig) -> Path:
     return config.state.parent / f"{config.process}.log"
 
 
-class Crew:
+class ClientPool:
     """The client processes of a run: those that publish and those that read."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Crew:
         self._selector.register(member.process.stdout, selectors.EVENT_READ, member)
 
     def poll(self, wait_s: float) -> None:
-        """Take reports for `wait_s` seconds. Raises CrewError when one has ended by itself."""
+        """Take reports for `wait_s` seconds. Raises ClientPoolError when one ended by itself."""
         deadline_s = time.monotonic() + wait_s
         while True:
             left_s = deadline_s - time.monotonic()
@@ -137,7 +137,7 @@ class Crew:
         code = member.process.wait(KILLED_S_MAX)
         if code not in member.exit_codes:
             tail = member.log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
-            raise CrewError(f"{member.name} ended with {code}; {member.log}:\n{tail}")
+            raise ClientPoolError(f"{member.name} ended with {code}; {member.log}:\n{tail}")
 
     def lacking(self, report: str, role: str = "") -> list[str]:
         """Return the names of the processes (of `role`) that have not made this report."""

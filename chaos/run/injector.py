@@ -1,4 +1,4 @@
-"""The faults of a window, whoever they are done to: nodes of a target, or clients of a crew.
+"""The faults of a window, whoever they are done to: nodes of a target, or clients of a run.
 
 What lives here: which of the two a name means, and that the faults of one window hit different
 victims. What must not: when a window opens and closes, and what is recorded of it (runner.py,
@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chaos.faults import FAULTS
-from chaos.run.client_faults import CLIENT_FAULTS, Crewed
+from chaos.run.client_faults import CLIENT_FAULTS, HarmableClients
 from chaos.targets import Breakable
 
 JOINT: Final = " + "  # between the names of faults of one window
 DRAWS_MAX: Final = 10  # of victims; two faults of the leader have no other
 
 
-class Breaker:
-    """Does the faults of windows. `dice` decides all that is random; methods as in faults.Fault."""
+class Injector:
+    """Does the faults of windows. `rng` decides all that is random; methods as in faults.Fault."""
 
-    def __init__(self, target: Breakable, crew: Crewed, dice: random.Random) -> None:
-        self._target, self._crew, self._dice = target, crew, dice
+    def __init__(self, target: Breakable, pool: HarmableClients, rng: random.Random) -> None:
+        self._target, self._pool, self._rng = target, pool, rng
 
     def choose(self, names: Sequence[str]) -> dict[str, list[str]]:
         """Return the victims of each fault, no two faults with the same if that can be.
@@ -41,20 +41,20 @@ class Breaker:
 
     def _choose(self, name: str) -> list[str]:
         if name in CLIENT_FAULTS:
-            return CLIENT_FAULTS[name].choose(self._crew, self._dice)
-        return FAULTS[name].choose(self._target, self._dice)
+            return CLIENT_FAULTS[name].choose(self._pool, self._rng)
+        return FAULTS[name].choose(self._target, self._rng)
 
     def inject(self, name: str, victims: list[str]) -> None:
         """Do it."""
         if name in CLIENT_FAULTS:
-            CLIENT_FAULTS[name].inject(self._crew, victims, self._dice)
+            CLIENT_FAULTS[name].inject(self._pool, victims, self._rng)
         else:
-            FAULTS[name].inject(self._target, victims, self._dice)
+            FAULTS[name].inject(self._target, victims, self._rng)
 
     def heal(self, name: str, victims: list[str]) -> None:
         """Undo it."""
         if name in CLIENT_FAULTS:
-            CLIENT_FAULTS[name].heal(self._crew, victims)
+            CLIENT_FAULTS[name].heal(self._pool, victims)
         else:
             FAULTS[name].heal(self._target, victims)
 

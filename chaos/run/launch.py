@@ -15,7 +15,7 @@ from typing import Final
 from chaos.faults import FAULTS, support
 from chaos.run import simulated
 from chaos.run.client_faults import CLIENT_FAULTS
-from chaos.run.client_pool import Crew
+from chaos.run.client_pool import ClientPool
 from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
 from chaos.run.probe import open_probe
@@ -97,4 +97,4 @@ def able(experiment: Experiment) -> list[str]:
 
 def carry_out(plan: RunPlan, target: Target, shown: Display) -> RunResult:
     """Run `plan` on `target` with real client processes."""
-    return Runner(plan, target, Crew(), open_probe(plan), Disks(), shown).run()
+    return Runner(plan, target, ClientPool(), open_probe(plan), Disks(), shown).run()

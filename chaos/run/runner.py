@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos.run.client_pool import CrewError
-from chaos.run.injector import JOINT, Breaker, everybody
+from chaos.run.client_pool import ClientPoolError
+from chaos.run.injector import JOINT, Injector, everybody
 from chaos.run.outcome import Injection, RunResult, measure, write_run_file
 from chaos.run.plan import HEAL_S_EXPECTED, START_S_EXPECTED, RunPlan
 from chaos.run.truth import TruthError
@@ -36,7 +36,7 @@ class RunError(Exception):
 
 
 class RunClients(Protocol):
-    """The publishers and subscribers: client_pool.Crew, or a stand-in."""
+    """The publishers and subscribers: client_pool.ClientPool, or a stand-in."""
 
     def start(self, configs: list[ClientConfig]) -> None: ...
     def poll(self, wait_s: float) -> None: ...
@@ -95,8 +95,8 @@ class Runner:
         self._auditor = auditor
         self._display = display
         self._monotonic_s = monotonic_s
-        self._dice = random.Random(plan.seed)
-        self._breaker = Breaker(target, clients, self._dice)
+        self._rng = random.Random(plan.seed)
+        self._injector = Injector(target, clients, self._rng)
         self._start_time = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._outcome = RunResult()
         self._warm_ns: int | None = None
@@ -118,7 +118,7 @@ class Runner:
                 stack.callback(self._target.down)
                 stack.callback(self._clients.close)
                 self._phases(stack)
-        except (RunError, TargetError, CrewError, HistoryFileError, TruthError) as error:
+        except (RunError, TargetError, ClientPoolError, HistoryFileError, TruthError) as error:
             self._outcome.problems.append(f"{type(error).__name__}: {error}")
         finally:
             self._measure()
@@ -162,14 +162,14 @@ class Runner:
     def _client_config(self, process: str, group: Group) -> ClientConfig:
         workload = self._plan.experiment.workload
         endpoints = list(self._target.endpoints().values())
-        self._dice.shuffle(endpoints)  # clients come in by different nodes
+        self._rng.shuffle(endpoints)  # clients come in by different nodes
         return ClientConfig(
             process=process,
             run_id=self._plan.run_id,
             directory=str(self._plan.directory),
             endpoints=tuple(endpoints),
             topics=workload.topics_of(group),
-            seed=self._dice.getrandbits(32),
+            seed=self._rng.getrandbits(32),
             deadline_ms=workload.deadline_ms,
             parameters=group.parameters,
         )
@@ -284,7 +284,7 @@ class Runner:
     @contextmanager
     def _injected(self, names: tuple[str, ...]) -> Iterator[None]:
         """Inject faults in order, recorded as one; heal them in the reverse order in any case."""
-        chosen = self._breaker.choose(names)
+        chosen = self._injector.choose(names)
         victims, joint = everybody(chosen), JOINT.join(names)
         injected_ns = self._recorder.mark_fault(joint, "inject", victims)
         self._outcome.injections.append(Injection(joint, victims, injected_ns))
@@ -293,8 +293,8 @@ class Runner:
         with ExitStack() as healing:
             try:
                 for name, hit in chosen.items():
-                    healing.callback(self._breaker.heal, name, hit)
-                    self._breaker.inject(name, hit)
+                    healing.callback(self._injector.heal, name, hit)
+                    self._injector.inject(name, hit)
                 yield
                 self._take_ends()
             finally:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.run.injector import JOINT, Breaker, everybody
+from chaos.run.injector import JOINT, Injector, everybody
 from chaos.run.outcome import Injection, RunResult
 from chaos.run.plan import RunPlan
 from chaos.simulation.world.world import World
@@ -27,8 +27,8 @@ POINTS: Final[Mapping[str, str]] = dict(
 )
 
 
-class SimulatedCrew:
-    """The simulated clients as client_faults.Crewed."""
+class SimulatedClientPool:
+    """The simulated clients as client_faults.HarmableClients."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -57,9 +57,9 @@ class Windows:
 
     def __init__(self, world: World, plan: RunPlan, outcome: RunResult) -> None:
         self._world, self._outcome = world, outcome
-        crew = SimulatedCrew(world)
-        cluster = SimulatedCluster(world, crew.clients())
-        self._breaker = Breaker(cluster, crew, random.Random(plan.seed))
+        pool = SimulatedClientPool(world)
+        cluster = SimulatedCluster(world, pool.clients())
+        self._injector = Injector(cluster, pool, random.Random(plan.seed))
         self._open: dict[str, list[str]] = {}
         self._recorder = ProcessRecorder(
             plan.directory / "history",
@@ -77,17 +77,17 @@ class Windows:
         self._recorder.close()
 
     def _open_window(self, faults: Sequence[str]) -> None:
-        self._open = self._breaker.choose(faults)
+        self._open = self._injector.choose(faults)
         injected_ns = self._recorder.mark_fault(self._name, "inject", self._victims)
         self._outcome.injections.append(Injection(self._name, self._victims, injected_ns))
         for name, victims in self._open.items():
-            self._breaker.inject(name, victims)
+            self._injector.inject(name, victims)
 
     def _close_window(self) -> None:
         assert self._open, "a window is closed that was not opened"
         self._recorder.mark_fault(self._name, "heal", self._victims)
         for name, victims in reversed(self._open.items()):
-            self._breaker.heal(name, victims)
+            self._injector.heal(name, victims)
         self._open = {}
 
     @property

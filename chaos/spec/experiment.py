@@ -345,14 +345,14 @@ def schedule(experiment: Experiment, duration_s: float, seed: int) -> list[Fault
     The experiment's faults come in their order (shuffled: in the seed's), each at least once, and
     then again in turn while the windows fit into `duration_s`.
     """
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     plans = list(experiment.faults)
     if experiment.shuffled:
-        dice.shuffle(plans)
+        rng.shuffle(plans)
     windows: list[FaultWindow] = []
     used_s = 0.0
     for plan in cycle(plans):
-        factor = dice.uniform(1 - JITTER, 1 + JITTER)
+        factor = rng.uniform(1 - JITTER, 1 + JITTER)
         window = FaultWindow(plan.names, plan.hold_s * factor, plan.quiet_s * factor)
         used_s += window.hold_s + window.quiet_s
         round_is_full = len(windows) >= len(plans)

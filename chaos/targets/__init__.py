@@ -147,11 +147,11 @@ class Damages(Protocol):
         """As in Wipes: what is damaged is lost."""
         ...
 
-    def flip_bit(self, node: str, dice: random.Random) -> None:
+    def flip_bit(self, node: str, rng: random.Random) -> None:
         """Kill the node and flip a bit in what its journal proves to have been durable."""
         ...
 
-    def truncate(self, node: str, dice: random.Random) -> None:
+    def truncate(self, node: str, rng: random.Random) -> None:
         """Kill the node and cut off the end of a journal file that is not the last one."""
         ...
 
@@ -167,7 +167,7 @@ class Damages(Protocol):
 class LosesPower(Protocol):
     """What was written and not synced can be taken back."""
 
-    def lose_power(self, nodes: list[str], dice: random.Random) -> None:
+    def lose_power(self, nodes: list[str], rng: random.Random) -> None:
         """Kill these nodes, and undo what they had not synced, or any part of it."""
         ...
 
@@ -267,11 +267,11 @@ class LinkConditions:
 
 
 @runtime_checkable
-class Weathers(Protocol):
+class DegradesLinks(Protocol):
     """Links can be made slow and unreliable."""
 
-    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
-        """Let this weather reign on these links, and none that was before."""
+    def degrade(self, links: Collection[Link], conditions: LinkConditions) -> None:
+        """Put these conditions on these links, in place of those before."""
         ...
 
     def clear(self, links: Collection[Link]) -> None:
@@ -291,7 +291,7 @@ POWERS: Final[Mapping[type, str]] = {
     Compacts: "let a node fall behind the others' logs",
     Links: "cut links between nodes",
     Unplugs: "take a node off the network",
-    Weathers: "make links slow or unreliable",
+    DegradesLinks: "make links slow or unreliable",
 }
 """What each power is, in a user's words: a target can, or it can't …"""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.targets import CLIENTS, Links, Remains, TargetError, Weathers
+from chaos.targets import CLIENTS, DegradesLinks, Links, Remains, TargetError
 from chaos.targets.commands import output
 from chaos.targets.leftovers import RunLock, sweep
 from chaos.targets.network import Network, Networked
@@ -88,7 +88,7 @@ class ComposeTarget(Networked):
 
     def equip(self, needs: Collection[type]) -> None:
         """Raise TargetError if rules for packets will be needed and cannot be made here."""
-        if not {Links, Weathers}.isdisjoint(needs):
+        if not {Links, DegradesLinks}.isdisjoint(needs):
             check_networking("compose: rules for a container's packets")
             if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
                 raise TargetError(f"compose: {missing} missing: apt-get install {PACKAGES}")

@@ -26,7 +26,7 @@ def journal_files(data: Path) -> list[Path]:
     return sorted(data.rglob("*.log"))
 
 
-def flip_bit(data: Path, dice: random.Random) -> str:
+def flip_bit(data: Path, rng: random.Random) -> str:
     """Flip a bit that was durable; return where. Raises TargetError if nothing is proved to be."""
     files = journal_files(data)
     sizes = {file: file.stat().st_size for file in files[:-1]}
@@ -34,8 +34,8 @@ def flip_bit(data: Path, dice: random.Random) -> str:
     proved = {file: size for file, size in sizes.items() if size > 0}
     if not proved:
         raise TargetError(f"{data}: nothing is proved to be durable yet")
-    file, size = dice.choice(sorted(proved.items()))
-    at, bit = dice.randrange(size), 1 << dice.randrange(8)
+    file, size = rng.choice(sorted(proved.items()))
+    at, bit = rng.randrange(size), 1 << rng.randrange(8)
     descriptor = os.open(file, os.O_RDWR)
     try:
         byte = os.pread(descriptor, 1, at)[0]
@@ -45,7 +45,7 @@ def flip_bit(data: Path, dice: random.Random) -> str:
     return f"{file.name}, bit {bit:#x} of byte {at}"
 
 
-def truncate(data: Path, dice: random.Random) -> str:
+def truncate(data: Path, rng: random.Random) -> str:
     """Cut the end off a journal file that is not the last; return where.
 
     Raises TargetError if there is one file only.
@@ -53,8 +53,8 @@ def truncate(data: Path, dice: random.Random) -> str:
     older = journal_files(data)[:-1]
     if not older:
         raise TargetError(f"{data}: the journal has one file, and its end may be cut unnoticed")
-    file = dice.choice(older)
-    size = dice.randrange(file.stat().st_size)
+    file = rng.choice(older)
+    size = rng.randrange(file.stat().st_size)
     os.truncate(file, size)
     return f"{file.name}, cut to {size} bytes"
 

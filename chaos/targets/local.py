@@ -231,14 +231,14 @@ class LocalTarget:
         if node in self._shims:
             self._shims[node].forget()
 
-    def flip_bit(self, node: str, dice: random.Random) -> None:
+    def flip_bit(self, node: str, rng: random.Random) -> None:
         """Kill the node and flip a durable bit of its journal."""
         with self._recovery.losing([node]):
             self.kill([node])
-            disks.flip_bit(self._data(node), dice)
+            disks.flip_bit(self._data(node), rng)
         self._damaged.add(node)
 
-    def truncate(self, node: str, dice: random.Random) -> None:
+    def truncate(self, node: str, rng: random.Random) -> None:
         """Wait until the node's journal has two files; kill it and cut off the first one's end."""
         data = self._data(node)
         self._recovery.wait(
@@ -246,7 +246,7 @@ class LocalTarget:
         )
         with self._recovery.losing([node]):
             self.kill([node])
-            disks.truncate(data, dice)
+            disks.truncate(data, rng)
         self._damaged.add(node)
 
     def rebuild(self, nodes: list[str]) -> None:
@@ -275,12 +275,12 @@ class LocalTarget:
 
     # --- the shim ---------------------------------------------------------------------------------
 
-    def lose_power(self, nodes: list[str], dice: random.Random) -> None:
+    def lose_power(self, nodes: list[str], rng: random.Random) -> None:
         """Kill these nodes and undo what they had not synced, or any part of it."""
         self.kill(nodes)
         for node in nodes:
-            keeps = dice.choice(undo.KEEPS)
-            self._shims[node].lose_power(undo.UnsyncedRemainder(keeps, dice))
+            keeps = rng.choice(undo.KEEPS)
+            self._shims[node].lose_power(undo.UnsyncedRemainder(keeps, rng))
 
     def fill(self, nodes: list[str], free_bytes: int) -> None:
         """Let the files of these nodes grow by so much, and no more."""

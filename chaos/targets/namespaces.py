@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.targets import CLIENTS, TargetError, Weathers
+from chaos.targets import CLIENTS, DegradesLinks, TargetError
 from chaos.targets.commands import output
 from chaos.targets.leftovers import RunLock, clear_namespaces, host_interface
 from chaos.targets.local import LocalTarget
@@ -48,13 +48,13 @@ class NamespacesTarget(Networked, LocalTarget):
         self._claim = RunLock(self.name, directory, self._label)
         self._subnet = 0
         self._first_subnet = seed % 256
-        self._weathers = False
+        self._degrades = False
         self._network = Network(self._enter, self._addresses, seed)
 
     def equip(self, needs: Collection[type]) -> None:
         """As LocalTarget; see that packets can be held back if they will have to be."""
         super().equip(needs)
-        self._weathers = Weathers in needs
+        self._degrades = DegradesLinks in needs
 
     def _create(self) -> None:
         clear_namespaces(self._directory, self._label)
@@ -64,7 +64,7 @@ class NamespacesTarget(Networked, LocalTarget):
         except TargetError as error:  # a security module, say, or another one's user namespace
             said = f"this system does not let its root build networks; {granting()}"
             raise TargetError(f"namespaces: {said}\n{error}") from error
-        if self._weathers:
+        if self._degrades:
             self._network.probe(self.nodes[0])
         addresses = self._addresses()
         hosts = [addresses[node] for node in self.nodes]

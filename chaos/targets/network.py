@@ -1,4 +1,4 @@
-"""Cuts and weather between nodes that have a network namespace each: rules of iptables in there.
+"""Cuts and conditions of links between nodes that have a network namespace each: rules of iptables in there.
 
 What lives here: which packets are dropped, doubled or handed to packets.py, and in whose
 namespace. What must not: how namespaces come to be (namespaces.py, compose.py), what a fault cuts.
@@ -46,7 +46,7 @@ class Network:
     ) -> None:
         self._enter, self._addresses, self._seed = enter, addresses, seed
         self._cut: set[Link] = set()
-        self._weather: dict[Link, LinkConditions] = {}
+        self._conditions: dict[Link, LinkConditions] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def cut(self, links: Collection[Link]) -> None:
@@ -60,20 +60,22 @@ class Network:
         self._cut -= joined
         self._apply(_places(joined))
 
-    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
-        """Let the weather reign on these links."""
-        self._weather.update(dict.fromkeys(links, weather))
+    def degrade(self, links: Collection[Link], conditions: LinkConditions) -> None:
+        """Put these conditions on the links."""
+        self._conditions.update(dict.fromkeys(links, conditions))
         self._restart(_places(links))
 
     def clear(self, links: Collection[Link]) -> None:
         """Let these links be calm; packets that are held pass at once."""
-        calm = self._weather.keys() & set(links)
-        self._weather = {link: self._weather[link] for link in self._weather if link not in calm}
+        calm = self._conditions.keys() & set(links)
+        self._conditions = {
+            link: self._conditions[link] for link in self._conditions if link not in calm
+        }
         self._restart(_places(calm))
 
     def renew(self, nodes: Collection[str]) -> None:
         """Write the rules of these nodes anew, which may have got other namespaces or addresses."""
-        if self._cut or self._weather:
+        if self._cut or self._conditions:
             self._restart(nodes)
 
     def probe(self, node: str) -> None:
@@ -85,11 +87,11 @@ class Network:
     def forget(self) -> None:
         """End all processes; the rules go with the namespaces.
 
-        Raises TargetError, like all that ends one, if one had ended before: its weather did not
+        Raises TargetError, like all that ends one, if one had ended before: its conditions did not
         reign.
         """
         self._cut.clear()
-        self._weather.clear()
+        self._conditions.clear()
         _raise_found(self._end(node) for node in list(self._processes))
 
     def _restart(self, nodes: Collection[str]) -> None:
@@ -102,7 +104,7 @@ class Network:
         _raise_found(complaints)  # now that all is as it should be
 
     def _queues(self, node: str) -> dict[Link, int]:
-        links = [link for link in sorted(self._weather) if _place(link) == node]
+        links = [link for link in sorted(self._conditions) if _place(link) == node]
         return {link: number for number, link in enumerate(links)}
 
     def _begin(self, node: str) -> bool:
@@ -111,7 +113,7 @@ class Network:
             return False
         order = {
             "seed": f"{self._seed} {node}",
-            "queues": {number: asdict(self._weather[link]) for link, number in queues.items()},
+            "queues": {number: asdict(self._conditions[link]) for link, number in queues.items()},
         }
         self._processes[node] = subprocess.Popen(
             [*enter, sys.executable, "-I", str(PACKETS), json.dumps(order)],
@@ -167,17 +169,19 @@ class Network:
             for link, number in self._queues(node).items()
         ]
         lines += ["COMMIT", "*mangle", ":OUTPUT ACCEPT"]
-        for (source, target), weather in sorted(self._weather.items(), key=lambda item: item[0]):
-            if source == node and weather.duplicate:
+        for (source, target), conditions in sorted(
+            self._conditions.items(), key=lambda item: item[0]
+        ):
+            if source == node and conditions.duplicate:
                 lines.append(
                     f"-A OUTPUT -d {addresses[target]} -m statistic --mode random "
-                    f"--probability {weather.duplicate:.4f} -j TEE --gateway {addresses[target]}"
+                    f"--probability {conditions.duplicate:.4f} -j TEE --gateway {addresses[target]}"
                 )
         return [*lines, "COMMIT"]
 
 
 class Networked:
-    """The powers Links and Weathers of a target, which has a Network."""
+    """The powers Links and DegradesLinks of a target, which has a Network."""
 
     _network: Network
 
@@ -189,9 +193,9 @@ class Networked:
         """Drop nothing there any more."""
         self._network.join(links)
 
-    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
-        """Let this weather reign on these links."""
-        self._network.degrade(links, weather)
+    def degrade(self, links: Collection[Link], conditions: LinkConditions) -> None:
+        """Put these conditions on these links."""
+        self._network.degrade(links, conditions)
 
     def clear(self, links: Collection[Link]) -> None:
         """Let these links be calm; what was held back arrives now."""

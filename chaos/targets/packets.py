@@ -49,22 +49,22 @@ ATTRIBUTE_TYPE: Final = 0x3FFF
 class Fates:
     """What becomes of the packets of one queue. Times in seconds."""
 
-    def __init__(self, weather: Mapping[str, Any], dice: random.Random) -> None:
-        self._delay_s = weather["delay_ms"] / 1000
-        self._jitter_s = weather["jitter_ms"] / 1000
-        self._loss, self._reorder = weather["loss"], weather["reorder"]
-        self._clog, self._dice = weather["clog"], dice
+    def __init__(self, conditions: Mapping[str, Any], rng: random.Random) -> None:
+        self._delay_s = conditions["delay_ms"] / 1000
+        self._jitter_s = conditions["jitter_ms"] / 1000
+        self._loss, self._reorder = conditions["loss"], conditions["reorder"]
+        self._clog, self._rng = conditions["clog"], rng
         self._last_s = 0.0
 
     def due_s(self, now_s: float) -> float | None:
         """Return when a packet that comes now may pass; infinity: never by itself; None: lost."""
         if self._clog:
             return float("inf")
-        if self._dice.random() < self._loss:
+        if self._rng.random() < self._loss:
             return None
-        if self._dice.random() < self._reorder:
+        if self._rng.random() < self._reorder:
             return now_s
-        late_s = max(0.0, self._delay_s + self._dice.uniform(-self._jitter_s, self._jitter_s))
+        late_s = max(0.0, self._delay_s + self._rng.uniform(-self._jitter_s, self._jitter_s))
         self._last_s = max(self._last_s, now_s + late_s)  # jitter alone overtakes nobody
         return self._last_s
 
@@ -153,8 +153,8 @@ def main(text: str) -> None:
     """Serve the queues that `text` (JSON) describes until SIGTERM or the end of stdin."""
     order = json.loads(text)
     fates = {
-        int(number): Fates(weather, random.Random(f"{order['seed']} {number}"))
-        for number, weather in order["queues"].items()
+        int(number): Fates(conditions, random.Random(f"{order['seed']} {number}"))
+        for number, conditions in order["queues"].items()
     }
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))

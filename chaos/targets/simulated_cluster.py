@@ -32,14 +32,14 @@ class SimulatedCluster:
     def __init__(self, world: World, clients: Collection[str] = ()) -> None:
         self.nodes = world.plan.members
         self._world, self._clients = world, tuple(clients)
-        self._dice = world.stream("leaderless")
+        self._rng = world.stream("leaderless")
 
     def _act(self, action: str, **arguments: Any) -> None:
         self._world.actions[action](**arguments)
 
     def leader(self) -> str:
         """Return the leader; any node while there is none, because nobody can wait for one here."""
-        return self._world.leader() or self._dice.choice(self.nodes)
+        return self._world.leader() or self._rng.choice(self.nodes)
 
     def kill(self, nodes: list[str]) -> None:
         """End these processes."""
@@ -82,11 +82,11 @@ class SimulatedCluster:
         for node in nodes:
             self._act("wipe", node=node)
 
-    def flip_bit(self, node: str, dice: random.Random) -> None:
+    def flip_bit(self, node: str, rng: random.Random) -> None:
         """End the node and flip a bit that was durable."""
         self._damage(node, "flip")
 
-    def truncate(self, node: str, dice: random.Random) -> None:
+    def truncate(self, node: str, rng: random.Random) -> None:
         """End the node and cut a file of its journal; the last one gets a flipped bit instead."""
         self._damage(node, "cut")
 
@@ -104,10 +104,10 @@ class SimulatedCluster:
             if node not in nodes:
                 self._act("compact", node=node)
 
-    def lose_power(self, nodes: list[str], dice: random.Random) -> None:
-        """End these machines; the dice say what is left of what was not synced."""
+    def lose_power(self, nodes: list[str], rng: random.Random) -> None:
+        """End these machines; what is left of what was not synced is drawn."""
         for node in nodes:
-            self._act("power_loss", node=node, keep=dice.choice(sorted(KEEPS)))
+            self._act("power_loss", node=node, keep=rng.choice(sorted(KEEPS)))
 
     def fill(self, nodes: list[str], free_bytes: int) -> None:
         """Let nothing more fit: this disk knows no other fullness."""
@@ -159,19 +159,19 @@ class SimulatedCluster:
         ways = [(node, other) for node in nodes for other in others if other != node]
         return ways + [(other, node) for node, other in ways]
 
-    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
-        """Clog these links for CLOG_S; other weather reigns everywhere: the world has only one."""
-        if weather.clog:
+    def degrade(self, links: Collection[Link], conditions: LinkConditions) -> None:
+        """Clog these links for CLOG_S; other conditions hold everywhere: the world has one set."""
+        if conditions.clog:
             for source, target in self._ends(links):
                 self._act("clog", source=source, target=target, seconds=CLOG_S)
             return
         self._act(
             "weather",
-            loss=weather.loss,
-            delay_ms=weather.delay_ms or self._world.knob("delay_ms"),
-            jitter_ms=weather.jitter_ms or self._world.knob("jitter_ms"),
-            duplicate=weather.duplicate,
-            reorder=weather.reorder,
+            loss=conditions.loss,
+            delay_ms=conditions.delay_ms or self._world.knob("delay_ms"),
+            jitter_ms=conditions.jitter_ms or self._world.knob("jitter_ms"),
+            duplicate=conditions.duplicate,
+            reorder=conditions.reorder,
         )
 
     def clear(self, links: Collection[Link]) -> None:

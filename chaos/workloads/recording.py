@@ -1,7 +1,7 @@
 """How every client process is recorded, and how it dies at a chosen point.
 
 What lives here: the observer between the library and the recorder. What must not: what a client
-does, or which of them dies when (the runner's dice).
+does, or which of them dies when (the runner's random numbers).
 
 The points are those at which a process that vanishes could leave the two sides in disagreement:
 `invoked`: the operation is recorded and stands in the outbox, nothing was sent. `answered`: the

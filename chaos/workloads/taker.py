@@ -1,7 +1,7 @@
 """A client process that shares work with others: `python -m chaos.workloads.taker CONFIG`.
 
 What lives here: a worker of one group a topic: what it takes, and what becomes of each publication,
-by its dice; and the drain, which is over when the cluster says that all is settled. What must not:
+at random; and the drain, which is over when the cluster says that all is settled. What must not:
 judging who was given what; the history has it all.
 
 It reads its groups' dead letters as well, by a subscription of its own.

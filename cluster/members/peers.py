@@ -67,8 +67,8 @@ DROPPABLE: Final = frozenset(
         messages.RequestVote,
         messages.PreVote,
         messages.SnapshotOffer,
-        messages.Barrier,
-        messages.BarrierAck,
+        messages.ReadIndex,
+        messages.ReadIndexResponse,
         messages.Health,
         messages.About,
     }

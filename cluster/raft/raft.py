@@ -19,12 +19,12 @@ from cluster.raft.reads import Reads
 from cluster.raft.ready import NEVER_S, NOTHING, Ready, SoftState, Storage, Timing
 from cluster.raft.transport import NO_TERM, Guard, Sender
 from cluster.wire.messages import (
-    Barrier,
-    BarrierAck,
+    AppendEntriesResponse,
     Message,
-    NextIndex,
     PreVote,
     PreVoteGranted,
+    ReadIndex,
+    ReadIndexResponse,
     RequestVote,
     TimeoutNow,
 )
@@ -196,7 +196,8 @@ class Raft:
         """
         self._log.begin_anew(index, term)
         self._core.advance(index)
-        self._after_sync.append((leader, NextIndex(self._core.term, index + 1, False, True)))
+        answer = AppendEntriesResponse(self._core.term, index + 1, False, True)
+        self._after_sync.append((leader, answer))
 
     def _receive(self, name: str, message: Message) -> None:
         if isinstance(message, TimeoutNow) and not self.may_campaign:
@@ -206,7 +207,7 @@ class Raft:
             handler(self, name, message)
             return
         core = self._core
-        if isinstance(message, NextIndex):
+        if isinstance(message, AppendEntriesResponse):
             self._guard.receive(name, message, self._now)
             if message.term == core.term:
                 self._sender.answered(name, message)
@@ -387,11 +388,11 @@ class Raft:
         """Return the newest barrier that a majority has answered in this term (rule 28)."""
         return self._reads.passed(self.term) if self.serving else 0
 
-    def _receive_barrier(self, name: str, message: Barrier) -> None:
+    def _receive_read_index(self, name: str, message: ReadIndex) -> None:
         if message.term == self.term and not self.is_leader:
-            self._after_sync.append((name, BarrierAck(message.term, message.sequence)))
+            self._after_sync.append((name, ReadIndexResponse(message.term, message.sequence)))
 
-    def _receive_barrier_ack(self, name: str, message: BarrierAck) -> None:
+    def _receive_read_index_response(self, name: str, message: ReadIndexResponse) -> None:
         if self.is_leader:
             self._reads.take_answer(name, message, self.term)
 
@@ -399,6 +400,6 @@ class Raft:
 _OWN_MESSAGES: Final[dict[type, Callable[[Raft, str, Any], None]]] = {
     PreVote: Raft._receive_pre_vote,
     PreVoteGranted: Raft._receive_pre_vote_granted,
-    Barrier: Raft._receive_barrier,
-    BarrierAck: Raft._receive_barrier_ack,
+    ReadIndex: Raft._receive_read_index,
+    ReadIndexResponse: Raft._receive_read_index_response,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cluster.raft.ready import NEVER_S
-from cluster.wire.messages import Barrier, BarrierAck, Message
+from cluster.wire.messages import Message, ReadIndex, ReadIndexResponse
 
 
 class Reads:
@@ -43,9 +43,9 @@ class Reads:
             if self._passed == self._newest or now - self._sent_s < self._period_s:
                 return []
         self._sent, self._sent_s = self._newest, now
-        return [(name, Barrier(term, self._newest)) for name in self._others]
+        return [(name, ReadIndex(term, self._newest)) for name in self._others]
 
-    def take_answer(self, name: str, message: BarrierAck, term: int) -> None:
+    def take_answer(self, name: str, message: ReadIndexResponse, term: int) -> None:
         """Take an answer to a leader of `term`."""
         if message.term == term == self._term:
             self._answered[name] = max(self._answered.get(name, 0), message.sequence)

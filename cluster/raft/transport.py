@@ -18,12 +18,12 @@ from cluster.raft.core import Core
 from cluster.raft.ready import NEVER_S
 from cluster.wire.messages import (
     AppendEntries,
+    AppendEntriesResponse,
     Message,
-    NextIndex,
     RequestVote,
+    RequestVoteResponse,
     SnapshotOffer,
     TimeoutNow,
-    Vote,
 )
 
 NO_TERM: Final = -1  # a last_log_term below every real one: such a vote request is never granted
@@ -114,7 +114,7 @@ class Guard:
         self.said.append((name, RequestVote(self._core.term, 0, NO_TERM)))
         return True
 
-    def _receive_next_index(self, name: str, message: NextIndex) -> None:
+    def _receive_append_entries_response(self, name: str, message: AppendEntriesResponse) -> None:
         core = self._core
         if message.term != core.term:  # rule 15: an answer to an earlier leadership
             return
@@ -153,7 +153,7 @@ class Guard:
         if self._core.term != term:  # rule 9: a wish to take over is of the term before
             self._core.forget_transfer()
 
-    def _receive_vote(self, name: str, message: Vote) -> None:
+    def _receive_request_vote_response(self, name: str, message: RequestVoteResponse) -> None:
         if self._votes_counted.get(name, -1) >= message.term:  # rule 20: one vote a sender and term
             return
         self._votes_counted[name] = message.term
@@ -186,13 +186,13 @@ class Guard:
             last = message["last_log_index"], message["last_log_term"]
             return RequestVote(message["term"], *last)
         if kind == "response_vote":
-            return Vote(message["term"])
+            return RequestVoteResponse(message["term"])
         # apply_command would mean that a command was queued in pysyncobj: entries are only appended
         # on a leader, at once. append_entries are sent by Sender.
         assert kind == "timeout_now", kind
         return TimeoutNow(message["term"])
 
-    def _next_index(self, name: str, message: dict[str, Any]) -> NextIndex:
+    def _next_index(self, name: str, message: dict[str, Any]) -> AppendEntriesResponse:
         next_index, success, reset = message["next_node_idx"], message["success"], message["reset"]
         core = self._core
         if success:  # rule 18
@@ -201,7 +201,7 @@ class Guard:
         elif reset:  # rule 19
             next_index = core.settled_index + 1
             reset = self._may_reset(name)
-        return NextIndex(core.term, next_index, reset, success)
+        return AppendEntriesResponse(core.term, next_index, reset, success)
 
     def _may_reset(self, name: str) -> bool:
         now = self._now
@@ -214,9 +214,9 @@ class Guard:
 _RECEIVE: Final[dict[type, Callable[[Guard, str, Any], None]]] = {
     AppendEntries: Guard._receive_append,
     SnapshotOffer: Guard._receive_offer,
-    NextIndex: Guard._receive_next_index,
+    AppendEntriesResponse: Guard._receive_append_entries_response,
     RequestVote: Guard._receive_vote_request,
-    Vote: Guard._receive_vote,
+    RequestVoteResponse: Guard._receive_request_vote_response,
     TimeoutNow: Guard._receive_timeout_now,
 }
 
@@ -260,7 +260,7 @@ class Sender:
         self._term = 0  # of the last round
         self._asked_s: dict[str, float] = {}  # when a member with a full window had a heartbeat
 
-    def answered(self, name: str, message: NextIndex) -> None:
+    def answered(self, name: str, message: AppendEntriesResponse) -> None:
         """Take a follower's answer to this leadership."""
         window = self.windows[name]
         if message.success:

@@ -94,7 +94,7 @@ class RequestVote:
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class RequestVoteResponse:
     """Grant the vote of `term`."""
 
     term: int
@@ -128,7 +128,7 @@ class AppendEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class NextIndex:
+class AppendEntriesResponse:
     """Answer AppendEntries or a snapshot: the index that the sender of this wants next."""
 
     term: int
@@ -152,7 +152,7 @@ class TimeoutNow:
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
+class ReadIndex:
     """Ask whether the sender still leads `term`; `sequence` numbers its questions."""
 
     term: int
@@ -160,8 +160,8 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
-class BarrierAck:
-    """Confirm barrier `sequence`: the sender of this still follows the leader of `term`."""
+class ReadIndexResponse:
+    """Confirm question `sequence`: the sender of this still follows the leader of `term`."""
 
     term: int
     sequence: int
@@ -255,15 +255,15 @@ Message: TypeAlias = (
     Hello
     | Extension
     | RequestVote
-    | Vote
+    | RequestVoteResponse
     | PreVote
     | PreVoteGranted
     | AppendEntries
-    | NextIndex
+    | AppendEntriesResponse
     | SnapshotOffer
     | TimeoutNow
-    | Barrier
-    | BarrierAck
+    | ReadIndex
+    | ReadIndexResponse
     | Relay
     | RelayReply
     | SnapshotRequest
@@ -665,15 +665,15 @@ def _fixed(kind: type[Any], layout: str) -> tuple[type[Any], _BodyEncoder, _Body
 _TYPES: Final[dict[int, tuple[type[Any], _BodyEncoder, _BodyDecoder]]] = {
     1: (Hello, _encode_hello, _decode_hello),
     2: _fixed(RequestVote, "<QQq"),
-    3: _fixed(Vote, "<Q"),
+    3: _fixed(RequestVoteResponse, "<Q"),
     4: _fixed(PreVote, "<QQq"),
     5: _fixed(PreVoteGranted, "<Q"),
     6: (AppendEntries, _encode_append, _decode_append),
-    7: _fixed(NextIndex, "<QQ??"),
+    7: _fixed(AppendEntriesResponse, "<QQ??"),
     8: _fixed(SnapshotOffer, "<Q"),
     9: _fixed(TimeoutNow, "<Q"),
-    10: _fixed(Barrier, "<QQ"),
-    11: _fixed(BarrierAck, "<QQ"),
+    10: _fixed(ReadIndex, "<QQ"),
+    11: _fixed(ReadIndexResponse, "<QQ"),
     12: (Relay, _encode_relay, _decode_relay_as(Relay)),
     13: (RelayReply, _encode_relay, _decode_relay_reply),
     14: (SnapshotRequest, _encode_snapshot_request, _decode_snapshot_request),

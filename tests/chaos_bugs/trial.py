@@ -16,9 +16,8 @@ from unittest import mock
 from rich.console import Console
 
 from chaos.faults import support
-from chaos.run import client_pool as crew
-from chaos.run import launch
-from chaos.run.client_pool import Crew
+from chaos.run import client_pool, launch
+from chaos.run.client_pool import ClientPool
 from chaos.run.outcome import RunResult
 from chaos.run.probe import open_probe
 from chaos.run.runner import Runner
@@ -91,9 +90,9 @@ def carry_out(case: BugCase, seed: int, directory: Path, *, clean: bool = False)
     target._settings |= case.settings
     with (
         display(Console(stderr=True), plan.expected_s) as shown,
-        mock.patch.object(crew, "client_command", _client_command(of_clients)),
+        mock.patch.object(client_pool, "client_command", _client_command(of_clients)),
     ):
-        return Runner(plan, target, Crew(), open_probe(plan), Disks(), shown).run()
+        return Runner(plan, target, ClientPool(), open_probe(plan), Disks(), shown).run()
 
 
 def sabotaged(command: Sequence[str], bugs: str) -> list[str]:
@@ -105,5 +104,5 @@ def sabotaged(command: Sequence[str], bugs: str) -> list[str]:
 
 
 def _client_command(bugs: str) -> Command:
-    healthy = crew.client_command
+    healthy = client_pool.client_command
     return lambda config: sabotaged(healthy(config), bugs)

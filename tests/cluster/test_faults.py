@@ -92,10 +92,10 @@ class FaultyCluster:
     @contextmanager
     def fault(self, name: str, seed: int = SEED) -> Iterator[list[str]]:
         """Inject a fault; heal it, and see that the cluster is as it was."""
-        dice = random.Random(seed)
-        hit = FAULTS[name].choose(self.target, dice)
+        rng = random.Random(seed)
+        hit = FAULTS[name].choose(self.target, rng)
         try:
-            FAULTS[name].inject(self.target, hit, dice)
+            FAULTS[name].inject(self.target, hit, rng)
             yield hit
         finally:
             FAULTS[name].heal(self.target, hit)

@@ -32,8 +32,8 @@ target = KINDS[kind](Path(directory) / "cluster", 3)
 support.prepare(target, faults)
 target.up()
 for fault in faults:
-    dice = random.Random(1)
-    FAULTS[fault].inject(target, FAULTS[fault].choose(target, dice), dice)
+    rng = random.Random(1)
+    FAULTS[fault].inject(target, FAULTS[fault].choose(target, rng), rng)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -17,11 +17,11 @@ from chaos.faults import FAULTS, support
 from chaos.faults.networks import between
 from chaos.targets import (
     CLIENTS,
+    DegradesLinks,
     Link,
     LinkConditions,
     Links,
     TargetError,
-    Weathers,
     leftovers,
     network,
 )
@@ -65,7 +65,7 @@ class Wires:
 
     def __init__(self, target: NamespacesTarget) -> None:
         self.target = target
-        self.target.equip([Links, Weathers])
+        self.target.equip([Links, DegradesLinks])
         self.target._create()
         self.places = (*self.target.nodes, CLIENTS)
         self.addresses = self.target._addresses()
@@ -174,11 +174,11 @@ PARTITIONS = [name for name, fault in FAULTS.items() if Links in fault.needs]
 def test_a_partition_cuts_its_links_and_no_other_one_until_it_is_healed(
     wires: Wires, name: str
 ) -> None:
-    target, dice, links = Led(wires), random.Random(SEED), wires.every_link()
+    target, rng, links = Led(wires), random.Random(SEED), wires.every_link()
     fault = FAULTS[name]
-    hit = fault.choose(target, dice)
+    hit = fault.choose(target, rng)
     try:
-        fault.inject(target, hit, dice)
+        fault.inject(target, hit, rng)
         cut = set(fault.cuts(target, hit))  # type: ignore[attr-defined]
         assert cut
         whole = set(links) - cut
@@ -201,23 +201,23 @@ def test_healing_one_partition_leaves_the_links_of_another_cut(wires: Wires) -> 
 
 
 @pytest.fixture
-def weather(wires: Wires) -> Iterator[Callable[[LinkConditions], Link]]:
-    """Return what lets a weather reign on the links of n1; then a link with it."""
+def degraded(wires: Wires) -> Iterator[Callable[[LinkConditions], Link]]:
+    """Return what puts conditions on the links of n1; then one of them."""
     links = between(["n1"], ["n2", CLIENTS])
-    yield lambda weather: (wires.target.degrade(links, weather), ("n2", "n1"))[1]
+    yield lambda conditions: (wires.target.degrade(links, conditions), ("n2", "n1"))[1]
     wires.target.clear(links)
     assert wires.heard_over(links, links) == set(links)
     assert wires.target._network._processes == {}
 
 
-Reign = Callable[[LinkConditions], Link]
+Degraded = Callable[[LinkConditions], Link]
 
 
 @pytest.mark.parametrize("link", [("n2", "n1"), ("n1", CLIENTS), (CLIENTS, "n1")])
 def test_a_slow_link_delivers_all_in_order_and_late(
-    wires: Wires, weather: Reign, link: Link
+    wires: Wires, degraded: Degraded, link: Link
 ) -> None:
-    weather(LinkConditions(delay_ms=200, jitter_ms=50))
+    degraded(LinkConditions(delay_ms=200, jitter_ms=50))
     began_s = time.monotonic()
     word = wires.say(link, 100)
     while not wires.arrived(link, word):
@@ -226,8 +226,8 @@ def test_a_slow_link_delivers_all_in_order_and_late(
     assert wires.await_all(link, word, 100) == list(range(100))
 
 
-def test_a_lossy_link_loses_about_its_share(wires: Wires, weather: Reign) -> None:
-    link = weather(LinkConditions(loss=0.3))
+def test_a_lossy_link_loses_about_its_share(wires: Wires, degraded: Degraded) -> None:
+    link = degraded(LinkConditions(loss=0.3))
     word = wires.say(link, 1000)
     until(lambda: wires.arrived(link, word)[-1:] >= [950])
     time.sleep(SETTLE_S)
@@ -236,17 +236,19 @@ def test_a_lossy_link_loses_about_its_share(wires: Wires, weather: Reign) -> Non
 
 @pytest.mark.parametrize("link", [("n2", "n1"), ("n1", CLIENTS)])
 def test_a_duplicating_link_delivers_some_twice_and_loses_none(
-    wires: Wires, weather: Reign, link: Link
+    wires: Wires, degraded: Degraded, link: Link
 ) -> None:
-    weather(LinkConditions(duplicate=0.5))
+    degraded(LinkConditions(duplicate=0.5))
     word = wires.say(link, 400)
     until(lambda: set(wires.arrived(link, word)) == set(range(400)))
     until(lambda: len(wires.arrived(link, word)) > 500)
     assert len(wires.arrived(link, word)) < 700
 
 
-def test_a_reordering_link_lets_some_overtake_and_loses_none(wires: Wires, weather: Reign) -> None:
-    link = weather(LinkConditions(delay_ms=30, reorder=0.3))
+def test_a_reordering_link_lets_some_overtake_and_loses_none(
+    wires: Wires, degraded: Degraded
+) -> None:
+    link = degraded(LinkConditions(delay_ms=30, reorder=0.3))
     word = wires.say(link, 200)
     order = wires.await_all(link, word, 200)
     assert sorted(order) == list(range(200))
@@ -254,9 +256,9 @@ def test_a_reordering_link_lets_some_overtake_and_loses_none(wires: Wires, weath
 
 
 def test_a_clogged_link_delivers_nothing_until_it_is_cleared_and_then_everything(
-    wires: Wires, weather: Reign
+    wires: Wires, degraded: Degraded
 ) -> None:
-    link = weather(LinkConditions(clog=True))
+    link = degraded(LinkConditions(clog=True))
     word = wires.say(link, 50)
     time.sleep(0.3)
     assert wires.arrived(link, word) == []
@@ -265,9 +267,9 @@ def test_a_clogged_link_delivers_nothing_until_it_is_cleared_and_then_everything
 
 
 def test_without_its_process_a_queue_lets_packets_pass_and_clearing_says_so(
-    wires: Wires, weather: Reign
+    wires: Wires, degraded: Degraded
 ) -> None:
-    link = weather(LinkConditions(clog=True))
+    link = degraded(LinkConditions(clog=True))
     process = wires.target._network._processes["n1"]
     process.kill()
     process.wait()
@@ -320,10 +322,10 @@ def test_the_others_elect_a_leader_while_the_old_one_is_cut_off_and_answers_no_r
 ) -> None:
     target, client = cluster
     put(client)
-    fault, dice = FAULTS["isolate-leader"], random.Random(SEED)
-    [old] = fault.choose(target, dice)
+    fault, rng = FAULTS["isolate-leader"], random.Random(SEED)
+    [old] = fault.choose(target, rng)
     try:
-        fault.inject(target, [old], dice)
+        fault.inject(target, [old], rng)
         until(lambda: target.leader() not in (None, old))
         put(client, 3)
         body = target._statuses()[old]  # the clients' way to it is open
@@ -339,11 +341,11 @@ def test_clients_find_their_way_round_what_does_not_answer(
     cluster: tuple[NamespacesTarget, Client], name: str
 ) -> None:
     target, client = cluster
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     fault = FAULTS[name]
-    hit = fault.choose(target, dice)
+    hit = fault.choose(target, rng)
     try:
-        fault.inject(target, hit, dice)
+        fault.inject(target, hit, rng)
         until(lambda: hit[0] not in target._statuses())
         with pytest.raises(FlotillaError):
             Client([target.endpoints()[hit[0]]], timeout=0.5).publish("t", b"nobody hears this")

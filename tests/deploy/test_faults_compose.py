@@ -17,7 +17,7 @@ import pytest
 
 from chaos.faults import FAULTS, support
 from chaos.run import truth
-from chaos.targets import CLIENTS, Links, Weathers, await_leader, compose, leftovers
+from chaos.targets import CLIENTS, DegradesLinks, Links, await_leader, compose, leftovers
 from chaos.targets.compose import ComposeTarget
 from flotilla_client import Client
 from tests.deploy import engine
@@ -56,10 +56,10 @@ class ComposeStage:
     @contextmanager
     def fault(self, name: str) -> Iterator[list[str]]:
         """Inject a fault; heal it, and see that the cluster is as it was."""
-        dice = random.Random(SEED)
-        hit = FAULTS[name].choose(self.target, dice)
+        rng = random.Random(SEED)
+        hit = FAULTS[name].choose(self.target, rng)
         try:
-            FAULTS[name].inject(self.target, hit, dice)
+            FAULTS[name].inject(self.target, hit, rng)
             yield hit
         finally:
             FAULTS[name].heal(self.target, hit)
@@ -98,7 +98,7 @@ def stage(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comp
 
 
 def links(name: str) -> bool:
-    return not {Links, Weathers}.isdisjoint(FAULTS[name].needs)
+    return not {Links, DegradesLinks}.isdisjoint(FAULTS[name].needs)
 
 
 @pytest.mark.parametrize("name", ["kill-leader", "kill-minority"])

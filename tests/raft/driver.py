@@ -28,7 +28,7 @@ from cluster.raft import transport
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready, Timing
 from cluster.wire import messages as wire
-from cluster.wire.messages import AppendEntries, Hello, Message, NextIndex
+from cluster.wire.messages import AppendEntries, AppendEntriesResponse, Hello, Message
 from tests.unit.memory_disk import (
     ROOT,
     MemoryDisk,
@@ -611,10 +611,10 @@ def _text(message: Message) -> str:
         return (
             f"AppendEntries term={message.term} commit={message.commit_index} behind={behind}{end}"
         )
-    if isinstance(message, NextIndex):
+    if isinstance(message, AppendEntriesResponse):
         what = "has" if message.success else "wants" if message.reset else "refuses"
         index = message.next_index - message.success
-        return f"NextIndex term={message.term} {what} {index}"
+        return f"AppendEntriesResponse term={message.term} {what} {index}"
     fields = " ".join(f"{name}={getattr(message, name)}" for name in message.__slots__)
     return f"{type(message).__name__} {fields}"
 

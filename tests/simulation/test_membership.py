@@ -11,7 +11,7 @@ import pytest
 from cluster.members.membership import ReplacedError
 from cluster.settings.config import RaftSettings
 from cluster.store import commands
-from cluster.wire.messages import NextIndex
+from cluster.wire.messages import AppendEntriesResponse
 from tests.simulation.bench import Stage, WorldBench
 
 MakeBench = Callable[..., WorldBench]
@@ -180,7 +180,9 @@ def test_acknowledgments_of_the_old_incarnation_count_no_more(make_stage: MakeSt
     assert stage.raft("a").match_index("c") == 0
     stage.put("a", "y")
     stage.run(0.1)
-    late = NextIndex(stage.raft("a").term, stage.member("a").journal.last_index + 1, False, True)
+    late = AppendEntriesResponse(
+        stage.raft("a").term, stage.member("a").journal.last_index + 1, False, True
+    )
     stage.deliver("c", "a", late)
     stage.run(0.5)
     assert "y" not in stage.acknowledged()

@@ -13,15 +13,15 @@ from chaos.simulation.bugs import BUGS
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.search.campaign import Recipe
 from chaos.simulation.search.run import run
-from chaos.simulation.world.network import Weather
+from chaos.simulation.world.network import SimLinkConditions
 from chaos.simulation.world.wire import Wire, WirePeers, wired
 from chaos.simulation.world.world import World
 from cluster.members.peers import Connected, Disconnected, PeerPort
-from cluster.wire.messages import PROTOCOL_VERSION, Barrier, Hello, Relay
+from cluster.wire.messages import PROTOCOL_VERSION, Hello, ReadIndex, Relay
 from tests.unit.chaos.simulation.test_network import Clock as Timeline
 
-CALM = Weather(delay_ms=1.0, jitter_ms=1.0)
-BAD = Weather(delay_ms=5.0, jitter_ms=20.0, loss=0.05)
+CALM = SimLinkConditions(delay_ms=1.0, jitter_ms=1.0)
+BAD = SimLinkConditions(delay_ms=5.0, jitter_ms=20.0, loss=0.05)
 TURN_S = 0.01
 
 
@@ -39,12 +39,12 @@ class WireClock(Timeline):
 class WireBench:
     """Two nodes that have a turn every ten milliseconds."""
 
-    def __init__(self, seed: int, weather: Weather = CALM) -> None:
+    def __init__(self, seed: int, conditions: SimLinkConditions = CALM) -> None:
         print("seed", seed)
         self.clock = WireClock(seed)
         self.active = ""
         self.wire = Wire(
-            self.clock, ("a", "b"), weather, 3.0, lambda name: self, lambda: self.active
+            self.clock, ("a", "b"), conditions, 3.0, lambda name: self, lambda: self.active
         )
         self.peers: dict[str, WirePeers] = {}
         self.got: dict[str, list[Any]] = {"a": [], "b": []}
@@ -88,8 +88,8 @@ class WireBench:
 def bench(request: pytest.FixtureRequest) -> Any:
     made = []
 
-    def make(seed: int, weather: Weather = CALM) -> WireBench:
-        made.append(WireBench(seed, weather))
+    def make(seed: int, conditions: SimLinkConditions = CALM) -> WireBench:
+        made.append(WireBench(seed, conditions))
         return made[-1]
 
     yield make
@@ -107,13 +107,13 @@ def test_what_is_sent_arrives_once_and_in_order_whatever_pieces_it_comes_in(
     sent: list[Any] = []
     for number in range(1, 301):
         relay = Relay(number, [rng.randbytes(rng.randint(0, 20_000))])
-        sent.append(relay if rng.random() < 0.5 else Barrier(1, number))
+        sent.append(relay if rng.random() < 0.5 else ReadIndex(1, number))
         two.peers["a"].send("b", sent[-1])
         if rng.random() < 0.1:
             two.peers["a"].flush("b")
             two.run(TURN_S)
     two.run(20.0)
-    for kind in (Relay, Barrier):
+    for kind in (Relay, ReadIndex):
         assert [m for m in two.got["b"] if type(m) is kind] == [m for m in sent if type(m) is kind]
     assert not two.wire.torn
 
@@ -122,12 +122,12 @@ def test_what_a_cut_holds_arrives_when_it_heals(bench: Any) -> None:
     two = bench(1)
     two.run(1.0)
     two.wire.cut.add(("a", "b"))
-    two.peers["a"].send("b", Barrier(1, 7))
+    two.peers["a"].send("b", ReadIndex(1, 7))
     two.run(2.0)
     assert two.got["b"] == []
     two.wire.cut.clear()
     two.run(1.0)
-    assert two.got["b"] == [Barrier(1, 7)]
+    assert two.got["b"] == [ReadIndex(1, 7)]
     assert two.events["b"] == [Connected("a")]
 
 
@@ -135,16 +135,16 @@ def test_a_cut_that_lasts_ends_the_connection_and_another_is_made(bench: Any) ->
     two = bench(2)
     two.run(1.0)
     two.wire.cut |= {("a", "b"), ("b", "a")}
-    two.peers["a"].send("b", Barrier(1, 7))
+    two.peers["a"].send("b", ReadIndex(1, 7))
     two.run(15.0)
     assert any(isinstance(event, Disconnected) for event in two.events["b"])
     two.wire.cut.clear()
     two.run(3.0)
     assert two.events["a"][-1] == Connected("b")
     assert two.events["b"][-1] == Connected("a")
-    two.peers["a"].send("b", Barrier(1, 8))
+    two.peers["a"].send("b", ReadIndex(1, 8))
     two.run(1.0)
-    assert two.got["b"] == [Barrier(1, 8)], "what the first connection held is gone with it"
+    assert two.got["b"] == [ReadIndex(1, 8)], "what the first connection held is gone with it"
 
 
 @pytest.mark.parametrize("noticed", [True, False])

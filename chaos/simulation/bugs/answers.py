@@ -22,7 +22,7 @@ from cluster.store.commands import Operation, Put, Subscribe, Unsubscribe
 from cluster.store.publications import Publications, Row
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
 from cluster.store.topics import Subscription, Topic
-from cluster.wire.messages import NextIndex
+from cluster.wire.messages import AppendEntriesResponse
 from flotilla_client.protocol import GET, Reply, encode_reply, pack
 
 _read: Final = Broker._read
@@ -228,11 +228,11 @@ def reads_join_an_earlier_barrier(patches: Patches) -> None:
 def acknowledgments_are_not_clamped(patches: Patches) -> None:
     """Acknowledge all of the own log, whatever the message proved of it."""
 
-    def next_index(guard: Guard, name: str, message: dict[str, Any]) -> NextIndex:
+    def next_index(guard: Guard, name: str, message: dict[str, Any]) -> AppendEntriesResponse:
         if not message["success"]:
             return _next_index(guard, name, message)
         core = guard._core
-        return NextIndex(core.term, core.log.last_index + 1, message["reset"], True)
+        return AppendEntriesResponse(core.term, core.log.last_index + 1, message["reset"], True)
 
     patches.attribute(Guard, "_next_index", next_index)
 

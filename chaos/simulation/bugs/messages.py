@@ -11,7 +11,7 @@ from typing import Final
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster.log import journal
 from cluster.raft.transport import _RECEIVE, Guard
-from cluster.wire.messages import AppendEntries, SnapshotOffer, Vote
+from cluster.wire.messages import AppendEntries, RequestVoteResponse, SnapshotOffer
 
 _next_index: Final = Guard._next_index
 _receive_append: Final = Guard._receive_append
@@ -69,8 +69,8 @@ def deposed_leaders_are_obeyed(patches: Patches) -> None:
 def votes_are_counted_twice(patches: Patches) -> None:
     """Count each voter's answer twice, as if it had come twice."""
 
-    def receive(guard: Guard, name: str, message: Vote) -> None:
+    def receive(guard: Guard, name: str, message: RequestVoteResponse) -> None:
         for _ in range(2):
             guard._pass(name, {"type": "response_vote", "term": message.term})
 
-    patches.entry(_RECEIVE, Vote, receive)
+    patches.entry(_RECEIVE, RequestVoteResponse, receive)

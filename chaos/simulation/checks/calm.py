@@ -73,7 +73,7 @@ class Calm:
 
     def _is_disturbed(self) -> bool:
         world, net = self._world, self._world.net
-        if net.cut or world.doubles or net.weather.loss or net.weather.late:
+        if net.cut or world.doubles or net.conditions.loss or net.conditions.late:
             return True
         self.clogged_until_s = max([self.clogged_until_s, *net.clogged.values()])
         if world.now < self.clogged_until_s:

@@ -22,7 +22,7 @@ from chaos.simulation.world.world import World
 from cluster.log.entries import payload_of
 from cluster.store import commands
 from cluster.store.commands import Operation, Subscribe, Unsubscribe
-from cluster.wire.messages import Message, NextIndex, RequestVote, Vote
+from cluster.wire.messages import AppendEntriesResponse, Message, RequestVote, RequestVoteResponse
 from flotilla_client.protocol import SUB, UNSUB, Reply, Request
 from flotilla_client.retry import ON_NAK, is_definite
 
@@ -69,7 +69,7 @@ class Claims:
         if judge is not None and (source in self._world.nodes or source in self._world.doubles):
             judge(self, self._world.machine(source), message)
 
-    def _acknowledged(self, node: SimNode, message: NextIndex) -> None:
+    def _acknowledged(self, node: SimNode, message: AppendEntriesResponse) -> None:
         index = message.next_index - 1
         if not message.success or (node.up and node.durable_index >= index):
             return
@@ -80,7 +80,7 @@ class Claims:
             text = f"{node.name} acknowledges up to {index}, on its disk are {last_index}"
             self._invariants.fail("durable", text)
 
-    def _in_term(self, node: SimNode, message: Vote | RequestVote) -> None:
+    def _in_term(self, node: SimNode, message: RequestVoteResponse | RequestVote) -> None:
         if node.up and node.disk.is_synced:
             return
         log = DurableLog(node.disk)
@@ -95,8 +95,8 @@ _CONTROLS: Final[dict[str, type[Subscribe] | type[Unsubscribe]]] = {
     UNSUB: Unsubscribe,
 }
 _JUDGES: Final[dict[type, Any]] = {
-    NextIndex: Claims._acknowledged,
-    Vote: Claims._in_term,
+    AppendEntriesResponse: Claims._acknowledged,
+    RequestVoteResponse: Claims._in_term,
     RequestVote: Claims._in_term,
 }
 

@@ -30,17 +30,17 @@ from cluster.node.member import Member
 from cluster.store.commands import Operation, Stamp, level_of
 from cluster.wire.messages import (
     AppendEntries,
-    Barrier,
-    BarrierAck,
+    AppendEntriesResponse,
     Message,
-    NextIndex,
     PreVote,
     PreVoteGranted,
+    ReadIndex,
+    ReadIndexResponse,
     RequestVote,
+    RequestVoteResponse,
     SnapshotChunk,
     SnapshotOffer,
     TimeoutNow,
-    Vote,
 )
 
 UNGRANTABLE: Final = -1  # the last term of a vote request that only tells the term
@@ -187,13 +187,17 @@ class RaftRules:
         now = self._world.now
         life.heard[source] = message.term, self._world.machine(target).clock(), now
 
-    def _take_next_index(self, source: str, target: str, message: NextIndex) -> None:
+    def _take_append_entries_response(
+        self, source: str, target: str, message: AppendEntriesResponse
+    ) -> None:
         if message.success:
             said = self._life(target).acknowledged[message.term]
             voter = self._voter(source, target)
             said[voter] = max(message.next_index - 1, said.get(voter, 0))
 
-    def _take_vote(self, source: str, target: str, message: Vote) -> None:
+    def _take_request_vote_response(
+        self, source: str, target: str, message: RequestVoteResponse
+    ) -> None:
         self._life(target).votes[message.term].add(self._voter(source, target))
 
     def _take_vote_request(self, source: str, target: str, message: RequestVote) -> None:
@@ -213,10 +217,12 @@ class RaftRules:
     def _take_timeout_now(self, source: str, target: str, message: TimeoutNow) -> None:
         self._life(target).handed_over.add(message.term)
 
-    def _take_barrier(self, source: str, target: str, message: Barrier) -> None:
+    def _take_read_index(self, source: str, target: str, message: ReadIndex) -> None:
         self._life(target).questions.add((source, message.term, message.sequence))
 
-    def _take_barrier_ack(self, source: str, target: str, message: BarrierAck) -> None:
+    def _take_read_index_response(
+        self, source: str, target: str, message: ReadIndexResponse
+    ) -> None:
         answers = self._life(target).answers_s[message.term]
         key = (source, message.term, message.sequence)
         sent_s = self._answered_s.get(key, self._world.now)
@@ -338,7 +344,7 @@ class RaftRules:
             if member == voter[0] and incarnation != voter[1]
         )
 
-    def _acknowledgment(self, node: SimNode, target: str, message: NextIndex) -> None:
+    def _acknowledgment(self, node: SimNode, target: str, message: AppendEntriesResponse) -> None:
         index = message.next_index - 1
         if not message.success:
             self._reset(node, target, message)
@@ -364,7 +370,7 @@ class RaftRules:
             self._fail("acknowledged", f"{text} there, and {leader} {theirs}")
 
     @staticmethod
-    def _was_shown(life: Life, target: str, message: NextIndex) -> bool:
+    def _was_shown(life: Life, target: str, message: AppendEntriesResponse) -> bool:
         """Return whether it answers the next of the appends that were shown, in their order.
 
         Not only one of them: what the next message proves is not known before it is looked at, and
@@ -376,7 +382,7 @@ class RaftRules:
                 return True
         return False
 
-    def _reset(self, node: SimNode, target: str, message: NextIndex) -> None:
+    def _reset(self, node: SimNode, target: str, message: AppendEntriesResponse) -> None:
         if not message.reset:
             return
         life, member = self._life(node.name), node.as_member
@@ -401,7 +407,7 @@ class RaftRules:
         if len(voters) < self._majority:
             self._fail("vote", f"{name} leads term {term} by the votes of {sorted(voters)}")
 
-    def _vote(self, node: SimNode, target: str, message: Vote) -> None:
+    def _vote(self, node: SimNode, target: str, message: RequestVoteResponse) -> None:
         life, mirror = self._life(node.name), self._mirror(node.name)
         what = f"{node.name} votes for {target} in term {message.term}"
         asked = life.asked_votes.get((target, message.term))
@@ -483,10 +489,10 @@ class RaftRules:
 
     # --- reads ------------------------------------------------------------------------------------
 
-    def _barrier(self, node: SimNode, target: str, message: Barrier) -> None:
+    def _read_index(self, node: SimNode, target: str, message: ReadIndex) -> None:
         self._by_its_leader(node, message.term, "asks whether it leads")
 
-    def _barrier_ack(self, node: SimNode, target: str, message: BarrierAck) -> None:
+    def _read_index_response(self, node: SimNode, target: str, message: ReadIndexResponse) -> None:
         life = self._life(node.name)
         self._answered_s.setdefault((node.member, message.term, message.sequence), self._world.now)
         what = f"{node.name} says that {target} leads term {message.term}"
@@ -534,24 +540,24 @@ class RaftRules:
 
 _TAKE: Final[dict[type, Callable[[RaftRules, str, str, Any], None]]] = {
     AppendEntries: RaftRules._take_append,
-    NextIndex: RaftRules._take_next_index,
-    Vote: RaftRules._take_vote,
+    AppendEntriesResponse: RaftRules._take_append_entries_response,
+    RequestVoteResponse: RaftRules._take_request_vote_response,
     RequestVote: RaftRules._take_vote_request,
     PreVote: RaftRules._take_pre_vote,
     PreVoteGranted: RaftRules._take_pre_vote_granted,
     TimeoutNow: RaftRules._take_timeout_now,
-    Barrier: RaftRules._take_barrier,
-    BarrierAck: RaftRules._take_barrier_ack,
+    ReadIndex: RaftRules._take_read_index,
+    ReadIndexResponse: RaftRules._take_read_index_response,
 }
 _JUDGES: Final[dict[type, Callable[[RaftRules, SimNode, str, Any], None]]] = {
     AppendEntries: RaftRules._append,
-    NextIndex: RaftRules._acknowledgment,
-    Vote: RaftRules._vote,
+    AppendEntriesResponse: RaftRules._acknowledgment,
+    RequestVoteResponse: RaftRules._vote,
     RequestVote: RaftRules._vote_request,
     PreVoteGranted: RaftRules._pre_vote,
     TimeoutNow: RaftRules._timeout_now,
-    Barrier: RaftRules._barrier,
-    BarrierAck: RaftRules._barrier_ack,
+    ReadIndex: RaftRules._read_index,
+    ReadIndexResponse: RaftRules._read_index_response,
     SnapshotOffer: RaftRules._offer,
     SnapshotChunk: RaftRules._chunk,
 }

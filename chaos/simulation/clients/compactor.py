@@ -44,12 +44,12 @@ class Compactor(Replayer):
 
     def ask(self, topic: str, end: int, send: Callable[[list[bytes]], None]) -> None:
         """Ask for something about its topic, which ends there more or less."""
-        rng, dice = self._rng, self._rng.random()
-        if not self._client_id or dice >= PUT_SHARE + READ_SHARE + WORK_SHARE:
+        rng, drawn = self._rng, self._rng.random()
+        if not self._client_id or drawn >= PUT_SHARE + READ_SHARE + WORK_SHARE:
             super().ask(topic, end, send)
-        elif dice < PUT_SHARE:
+        elif drawn < PUT_SHARE:
             self._put(send)
-        elif dice < PUT_SHARE + READ_SHARE:
+        elif drawn < PUT_SHARE + READ_SHARE:
             bounds = {"max_count": rng.choice((1, 5, 100)), "expiry": rng.random() < 0.7}
             from_id = rng.choice((1, rng.randint(1, end + 1)))
             self._send(READ, topic, {"from_id": from_id, "properties": True, **bounds}, send)
@@ -69,12 +69,12 @@ class Compactor(Replayer):
         return 0 if body["duplicate"] else int(body["count"])
 
     def _work(self, topic: str, send: Callable[[list[bytes]], None]) -> None:
-        rng, dice = self._rng, self._rng.random()
-        if not self._works or dice < JOIN_SHARE:
+        rng, drawn = self._rng, self._rng.random()
+        if not self._works or drawn < JOIN_SHARE:
             self._works = True
             said: dict[str, Any] = {"start": rng.choice((NEW, EARLIEST)), "lease_ms": 1_000}
             self._ask_group(SUB, topic, said, send)
-        elif dice < JOIN_SHARE + END_SHARE:
+        elif drawn < JOIN_SHARE + END_SHARE:
             self._ask_group(UNSUB, topic, {}, send)
         else:
             acks, self._given = self._given, []

@@ -19,9 +19,9 @@ from chaos.simulation.bugs.registry import Patches
 from cluster.log import journal
 from cluster.raft.raft import Raft
 from cluster.raft.transport import _RECEIVE, Guard
-from cluster.wire.messages import NextIndex
+from cluster.wire.messages import AppendEntriesResponse
 
-_receive_next_index: Final = Guard._receive_next_index
+_receive_append_entries_response: Final = Guard._receive_append_entries_response
 SEEDS_MAX: Final = 20  # of `plan_for`: within these the control has lost something
 BATCH_BYTES: Final = 1 << 16  # stock appendEntriesBatchSizeBytes: a longer backlog is cut there
 
@@ -42,14 +42,14 @@ def _plant(patches: Patches) -> None:
     for name in WITHOUT:
         BUGS[name].plant(patches)
 
-    def next_index(guard: Guard, name: str, message: dict[str, Any]) -> NextIndex:
+    def next_index(guard: Guard, name: str, message: dict[str, Any]) -> AppendEntriesResponse:
         reset, success = message["reset"], message["success"]
-        return NextIndex(guard._core.term, message["next_node_idx"], reset, success)
+        return AppendEntriesResponse(guard._core.term, message["next_node_idx"], reset, success)
 
-    def receive(guard: Guard, name: str, message: NextIndex) -> None:
-        _receive_next_index(guard, name, replace(message, term=guard._core.term))
+    def receive(guard: Guard, name: str, message: AppendEntriesResponse) -> None:
+        _receive_append_entries_response(guard, name, replace(message, term=guard._core.term))
 
-    patches.entry(_RECEIVE, NextIndex, receive)  # rule 15
+    patches.entry(_RECEIVE, AppendEntriesResponse, receive)  # rule 15
     patches.attribute(Guard, "_refused_as_stale", lambda guard, name, term: False)  # 21
     patches.attribute(Guard, "_next_index", next_index)  # rules 18 and 19
     patches.attribute(Raft, "_pre_vote", lambda raft: None)  # rule 9

@@ -7,7 +7,7 @@ A seed has a dozen kinds of faults, each at its own times. A fault whose steps n
 is whole, as a member that is replaced while it lives, nearly always meets another one first: no
 second process is started while a disk is lost, and no leader leads on who is killed. The more kinds
 there are, the rarer are such situations. So they get a few seconds of their own in some seeds;
-clients, the weather, administrators and chores go on meanwhile.
+clients, links' conditions, administrators and chores go on meanwhile.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An end is a process by the name of its machine: a member's own, or its double's (`double_of`), which
 says that it is the member. To a node a peer is the member, whichever process of it is connected.
 
-What lives here: connections, what is in flight on them, and what the weather, cuts and clogs do to
+What lives here: connections, what is in flight on them, and what conditions, cuts and clogs do to
 both. What must not: nodes and their turns, what a message means, when faults happen.
 
 Messages are handed over as objects; each `ENCODED_SHARE`-th passes through its encoding.
@@ -78,7 +78,7 @@ class NetworkWorld(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class SimLinkConditions:
     """What happens to messages: shares of them from 0 to 1, and milliseconds.
 
     `late`: the share of what was in flight when a connection ended that still arrives on the next.
@@ -167,14 +167,14 @@ class Side(Protocol):
 
 
 class Net:
-    """A network: links with their weather, cuts and clogs, and what is seen on them.
+    """A network: links with their conditions, cuts and clogs, and what is seen on them.
 
     `cut` links let nothing pass while both ends still believe in the connection. `takeover_s`: how
     long an end has to be silent before another process gets its place.
     """
 
-    def __init__(self, weather: Weather, takeover_s: float) -> None:
-        self.weather = weather
+    def __init__(self, conditions: SimLinkConditions, takeover_s: float) -> None:
+        self.conditions = conditions
         self.takeover_s = takeover_s
         self.cut: set[Link] = set()
         self.clogged: dict[Link, float] = {}  # until when
@@ -246,10 +246,10 @@ class SimNet(Net):
         self,
         world: NetworkWorld,
         names: tuple[str, ...],
-        weather: Weather,
+        conditions: SimLinkConditions,
         takeover_s: float = RaftSettings.takeover_ms / 1000,
     ) -> None:
-        super().__init__(weather, takeover_s)
+        super().__init__(conditions, takeover_s)
         self.ports: dict[str, Port] = {}
         self._world = world
         self._doubles: set[str] = set()
@@ -319,7 +319,7 @@ class SimNet(Net):
         for pair, connection in list(self._connections.items()):
             if name in connection.open:
                 connection.open.discard(name)
-                lost_s = rng.choice((0.0, rng.random() * self.weather.delay_ms / 1000))
+                lost_s = rng.choice((0.0, rng.random() * self.conditions.delay_ms / 1000))
                 connection.cutoff_s[name] = ended_s - lost_s
                 other = connection.other(name)
                 last_s = self._last_arrival_s.get((name, other), 0.0)
@@ -578,20 +578,22 @@ class SimNet(Net):
         """Return when a message arrives: once as a rule, in the order of sending."""
         if link in self.cut:
             return []
-        weather, rng = self.weather, self._stream(link)
-        if weather.loss and rng.random() < weather.loss:
+        conditions, rng = self.conditions, self._stream(link)
+        if conditions.loss and rng.random() < conditions.loss:
             return []
-        arrives_s = leaves_s + (weather.delay_ms + weather.jitter_ms * rng.random()) / 1000 + TIE_S
+        arrives_s = (
+            leaves_s + (conditions.delay_ms + conditions.jitter_ms * rng.random()) / 1000 + TIE_S
+        )
         if link in self.clogged:
             arrives_s = max(arrives_s, self.clogged[link])
-        if not (weather.reorder and rng.random() < weather.reorder):
+        if not (conditions.reorder and rng.random() < conditions.reorder):
             follows_s = self._last_arrival_s.get(link, 0.0) + TIE_S * (1 + rng.random())
             if follows_s > arrives_s:
                 arrives_s = follows_s
             self._last_arrival_s[link] = arrives_s
-        if weather.duplicate and rng.random() < weather.duplicate:
+        if conditions.duplicate and rng.random() < conditions.duplicate:
             self.doubled += 1
-            return [arrives_s, arrives_s + rng.random() * 10 * weather.delay_ms / 1000 + TIE_S]
+            return [arrives_s, arrives_s + rng.random() * 10 * conditions.delay_ms / 1000 + TIE_S]
         return [arrives_s]
 
     def _arrive(
@@ -628,7 +630,7 @@ class SimNet(Net):
     def _arrive_late(self, connection: SimConnection, link: Link, message: Message) -> None:
         """Let some of what an ended connection carried arrive on the next, between the same two."""
         rng = self._stream(link)
-        if isinstance(message, (Hello, *OF_THE_CONNECTION)) or rng.random() >= self.weather.late:
+        if isinstance(message, (Hello, *OF_THE_CONNECTION)) or rng.random() >= self.conditions.late:
             return
         self._world.at(
             self._world.now + rng.random() * LATE_S_MAX,

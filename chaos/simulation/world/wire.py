@@ -1,7 +1,7 @@
 """Links made of bytes: the product's own `PeerPort`s talk over simulated TCP connections.
 
 An end is a process by the name of its machine, as in network.py. What lives here: sockets that hold
-bytes on their way, the look-up of names, which descriptors are ready, and what weather, cuts and
+bytes on their way, the look-up of names, which descriptors are ready, and what conditions, cuts and
 clogs do to all that. What must not: handshakes, frames, dials, silence, who may connect: those are
 the product's (`cluster/members/peers.py`, `links.py`, `handshake.py`, `frames.py`).
 
@@ -28,7 +28,7 @@ from chaos.simulation.world.network import (
     Link,
     Net,
     NetworkWorld,
-    Weather,
+    SimLinkConditions,
     double_of,
     member_of,
     numbers_of,
@@ -99,12 +99,12 @@ class Wire(Net):
         self,
         world: NetworkWorld,
         names: tuple[str, ...],
-        weather: Weather,
+        conditions: SimLinkConditions,
         takeover_s: float,
         machine_of: Callable[[str], WiredMachine],
         active: Callable[[], str],
     ) -> None:
-        super().__init__(weather, takeover_s)
+        super().__init__(conditions, takeover_s)
         self.world, self.members = world, names
         self.machine_of, self.active = machine_of, active
         self.asked: Tap = _unheard  # hear (machine, way, frames) of each request, and each reply
@@ -720,7 +720,7 @@ class SimSocket:
         other = self.other
         assert other is not None
         arrives_s = leaves_s + self.delay_s()
-        if self._wire.weather.loss and self._rng.random() < self._wire.weather.loss:
+        if self._wire.conditions.loss and self._rng.random() < self._wire.conditions.loss:
             arrives_s += self._rng.uniform(*LOST_S)
         if other._coming:
             arrives_s = max(arrives_s, other._coming[-1][0])
@@ -826,8 +826,8 @@ class SimSocket:
 
     def delay_s(self) -> float:
         """Return how long something takes to the other end now."""
-        weather = self._wire.weather
-        return (weather.delay_ms + weather.jitter_ms * self._rng.random()) / 1000
+        conditions = self._wire.conditions
+        return (conditions.delay_ms + conditions.jitter_ms * self._rng.random()) / 1000
 
 
 class _Sockets:

@@ -27,7 +27,7 @@ from chaos.simulation.disks.stored import StoredFiles
 from chaos.simulation.plan.limits import limited
 from chaos.simulation.plan.plan import Action, Plan
 from chaos.simulation.world.database import seated
-from chaos.simulation.world.network import Net, SimNet, Weather, double_of, member_of
+from chaos.simulation.world.network import Net, SimLinkConditions, SimNet, double_of, member_of
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.ways import Ways
 from chaos.simulation.world.wire import Wire, wired
@@ -119,11 +119,11 @@ class World:
         self._knobs = {name: float(plan.knobs.get(name, value)) for name, value in KNOBS.items()}
         self._home = tempfile.TemporaryDirectory(dir=memory_directory())
         self.directory = Path(self._home.name)
-        weather = Weather(self.knob("delay_ms"), self.knob("jitter_ms"))
+        conditions = SimLinkConditions(self.knob("delay_ms"), self.knob("jitter_ms"))
         # Hear of clients' sockets that broke, and whether the node's end had vanished before.
         self.lost_ways: list[Callable[[str, bool], None]] = []
         self.ways: Ways | None = None
-        self.net = self._make_net(weather)
+        self.net = self._make_net(conditions)
         self.nodes = {name: SimNode(self, name, self.directory / name) for name in plan.members}
         self.doubles: dict[str, SimNode] = {}  # by their machines' names
         self._doubles_made = 0
@@ -136,11 +136,11 @@ class World:
         for action in plan.schedule:
             self.at(action.at_s, partial(self.perform, action))
 
-    def _make_net(self, weather: Weather) -> Net:
+    def _make_net(self, conditions: SimLinkConditions) -> Net:
         names, takeover_s = self.plan.members, self.knob("takeover_s")
         if not self.knob("wire"):
-            return SimNet(self, names, weather, takeover_s)
-        wire = Wire(self, names, weather, takeover_s, self.machine, lambda: self._active().name)
+            return SimNet(self, names, conditions, takeover_s)
+        wire = Wire(self, names, conditions, takeover_s, self.machine, lambda: self._active().name)
         wire.asked, wire.answered = self._hear_requests, self._hear_replies
         self.ways = Ways(wire, self._replied, self._lost)
         return wire
@@ -540,7 +540,7 @@ class World:
         late: float = 0.0,
     ) -> None:
         """Change what happens to messages at random; without arguments: a calm network."""
-        self.net.weather = Weather(delay_ms, jitter_ms, loss, duplicate, reorder, late)
+        self.net.conditions = SimLinkConditions(delay_ms, jitter_ms, loss, duplicate, reorder, late)
 
     def disk_full(self, node: str) -> None:
         """Let nothing more fit on a disk."""

@@ -30,13 +30,13 @@ KEEPS: Final[tuple[Keeps, ...]] = ("lost", "torn", "pages")
 
 @dataclass(frozen=True)
 class UnsyncedRemainder:
-    """What is left of a file's unsynced writes. Drawn from `dice`, file by file.
+    """What is left of a file's unsynced writes. Drawn from `rng`, file by file.
 
     `lost`: nothing. `torn`: any first part, the write at its end cut anywhere. `pages`: any pages.
     """
 
     keeps: Keeps
-    dice: random.Random
+    rng: random.Random
 
 
 LOST: Final = UnsyncedRemainder("lost", random.Random(0))  # which draws nothing
@@ -140,9 +140,9 @@ def _undo_bytes(
     """Undo a file's records in part; return how many, and how many of them were torn."""
     now = path.read_bytes()
     if choice.keeps == "pages":
-        path.write_bytes(_mixed(now, _undone(now, records), choice.dice))
+        path.write_bytes(_mixed(now, _undone(now, records), choice.rng))
         return len(records), 0
-    survivors = 0 if choice.keeps == "lost" else choice.dice.randint(0, len(records))
+    survivors = 0 if choice.keeps == "lost" else choice.rng.randint(0, len(records))
     left = _undone(now, records[survivors:])
     torn = _tear(now, left, records[survivors:], choice)
     path.write_bytes(left if torn is None else torn)
@@ -167,16 +167,16 @@ def _tear(
         return None
     first = undone[0]
     written = _undone(now, undone[1:])[first.offset : first.offset + first.new_bytes]
-    part = written[: choice.dice.randrange(1, first.new_bytes)]
+    part = written[: choice.rng.randrange(1, first.new_bytes)]
     return left[: first.offset] + part + left[first.offset + len(part) :]
 
 
-def _mixed(new: bytes, old: bytes, dice: random.Random) -> bytes:
+def _mixed(new: bytes, old: bytes, rng: random.Random) -> bytes:
     """Return pages of either; one that was to be appended and is missing reads as zeros."""
-    size = dice.choice((len(new), len(old)))
+    size = rng.choice((len(new), len(old)))
     content = bytearray()
     for at in range(0, size, PAGE_BYTES):
-        page = dice.choice((new, old))[at : at + PAGE_BYTES]
+        page = rng.choice((new, old))[at : at + PAGE_BYTES]
         content += page.ljust(min(PAGE_BYTES, size - at), b"\0")[: size - at]
     return bytes(content)
 
@@ -185,7 +185,7 @@ def _undo_names(records: Sequence[WriteRecord], kept: Path, choice: UnsyncedRema
     undone = 0
     for inode in sorted({record.inode for record in records}):
         own = [record for record in records if record.inode == inode]
-        survivors = 0 if choice.keeps == "lost" else choice.dice.randint(0, len(own))
+        survivors = 0 if choice.keeps == "lost" else choice.rng.randint(0, len(own))
         for record in reversed(own[survivors:]):
             _undo_name(record, kept / f"{record.inode}-{record.place}")
         undone += len(own) - survivors

@@ -78,16 +78,16 @@ class AbleTarget:
         self._breaks("empty", *nodes)
         self._breaks("dead", *nodes)
 
-    def flip_bit(self, node: str, dice: random.Random) -> None:
+    def flip_bit(self, node: str, rng: random.Random) -> None:
         self._breaks("damaged", node)
 
-    def truncate(self, node: str, dice: random.Random) -> None:
+    def truncate(self, node: str, rng: random.Random) -> None:
         self._breaks("damaged", node)
 
     def rebuild(self, nodes: list[str]) -> None:
         self._mends("damaged", who=nodes)
 
-    def lose_power(self, nodes: list[str], dice: random.Random) -> None:
+    def lose_power(self, nodes: list[str], rng: random.Random) -> None:
         self._breaks("dead", *nodes)
 
     def fill(self, nodes: list[str], free_bytes: int) -> None:
@@ -128,8 +128,8 @@ class AbleTarget:
     def plug(self, nodes: list[str]) -> None:
         self._mends("unplugged", who=nodes)
 
-    def degrade(self, links: Collection[Link], weather: LinkConditions) -> None:
-        assert weather != LinkConditions(), "a calm network is no fault"
+    def degrade(self, links: Collection[Link], conditions: LinkConditions) -> None:
+        assert conditions != LinkConditions(), "a calm network is no fault"
         self._breaks("weather", *links)
 
     def clear(self, links: Collection[Link]) -> None:
@@ -143,14 +143,14 @@ class AbleTarget:
 @pytest.mark.parametrize("count", [3, 5])
 def test_every_fault_is_undone_by_its_heal_and_choosing_does_nothing(name: str, count: int) -> None:
     for seed in range(SEED, SEED + 20):
-        target, dice = AbleTarget(count=count), random.Random(seed)
+        target, rng = AbleTarget(count=count), random.Random(seed)
         fault = FAULTS[name]
         assert fault.name == name
-        hit = fault.choose(target, dice)
+        hit = fault.choose(target, rng)
         assert hit, seed
         assert set(hit) <= set(target.nodes), seed
         assert not target.broken, seed
-        fault.inject(target, hit, dice)
+        fault.inject(target, hit, rng)
         assert target.done, seed
         assert target.broken or name == "restart-all", seed  # the one that is over at once
         fault.heal(target, hit)
@@ -169,9 +169,9 @@ def test_healing_what_never_happened_does_no_harm(name: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_same_dice_do_the_same(name: str) -> None:
     def once() -> tuple[list[str], set[tuple[object, ...]], list[str]]:
-        target, dice = AbleTarget(), random.Random(SEED)
-        hit = FAULTS[name].choose(target, dice)
-        FAULTS[name].inject(target, hit, dice)
+        target, rng = AbleTarget(), random.Random(SEED)
+        hit = FAULTS[name].choose(target, rng)
+        FAULTS[name].inject(target, hit, rng)
         return hit, target.broken, target.done
 
     assert once() == once()
@@ -224,9 +224,9 @@ def test_who_takes_a_disk_away_waits_until_the_last_one_is_back(name: str) -> No
 
 
 def cuts_of(name: str, count: int, seed: int = SEED) -> tuple[list[str], set[Link]]:
-    target, dice = AbleTarget(count=count), random.Random(seed)
-    hit = FAULTS[name].choose(target, dice)
-    FAULTS[name].inject(target, hit, dice)
+    target, rng = AbleTarget(count=count), random.Random(seed)
+    hit = FAULTS[name].choose(target, rng)
+    FAULTS[name].inject(target, hit, rng)
     return hit, target.cuts()
 
 
@@ -290,7 +290,7 @@ def test_halves_are_apart_and_whole() -> None:
     assert all(heard(node, 5, cuts) == rest for node in rest)
 
 
-def test_no_two_kinds_of_bad_links_are_the_same_weather() -> None:
+def test_no_two_kinds_of_bad_links_are_the_same() -> None:
     drawn = [
         draw(random.Random(SEED))
         for draw in (

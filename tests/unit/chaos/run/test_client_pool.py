@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from chaos.run import client_pool as crew_module
+from chaos.run import client_pool
 from chaos.run.client_faults import CLIENT_FAULTS
-from chaos.run.client_pool import Crew, CrewError
+from chaos.run.client_pool import ClientPool, ClientPoolError
 from chaos.workloads import ClientConfig, kinds
 from flotilla_client.directory import DATABASE_NAME
 from flotilla_client.state import State
@@ -54,9 +54,9 @@ def config(
 
 
 @pytest.fixture
-def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
-    monkeypatch.setattr(crew_module, "STOP_MARGIN_S", 0.2)
-    made = Crew()
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClientPool]:
+    monkeypatch.setattr(client_pool, "STOP_MARGIN_S", 0.2)
+    made = ClientPool()
     yield made
     made.close()
 
@@ -65,57 +65,57 @@ Start = Callable[..., None]
 
 
 @pytest.fixture
-def start(crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+def start(pool: ClientPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     def starting(
         script: str, parameters: kinds.Parameters | None = None, process: str = "client-1"
     ) -> None:
         command = [sys.executable, "-c", script]
-        monkeypatch.setattr(crew_module, "client_command", lambda config: command)
-        crew.start([config(tmp_path, parameters or kinds.Publisher(), process)])
+        monkeypatch.setattr(client_pool, "client_command", lambda config: command)
+        pool.start([config(tmp_path, parameters or kinds.Publisher(), process)])
 
     return starting
 
 
-def until(crew: Crew, condition: Callable[[], Any]) -> None:
+def until(pool: ClientPool, condition: Callable[[], Any]) -> None:
     deadline_s = time.monotonic() + SECONDS_MAX
     while not condition():
         assert time.monotonic() < deadline_s
-        crew.poll(0.02)
+        pool.poll(0.02)
 
 
-def test_a_crew_hears_reports_gives_orders_and_dismisses(
-    crew: Crew, start: Start, monkeypatch: pytest.MonkeyPatch
+def test_a_pool_hears_reports_gives_orders_and_dismisses(
+    pool: ClientPool, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(FOLLOWS)
-    until(crew, lambda: not crew.lacking("ready"))
-    crew.order("phase", phase="steady")
-    until(crew, lambda: not crew.lacking("heard"))
-    assert crew.count("acknowledged") == 2
-    monkeypatch.setattr(crew_module, "STOP_MARGIN_S", SECONDS_MAX)
-    assert crew.dismiss("publisher") == []
+    until(pool, lambda: not pool.lacking("ready"))
+    pool.order("phase", phase="steady")
+    until(pool, lambda: not pool.lacking("heard"))
+    assert pool.count("acknowledged") == 2
+    monkeypatch.setattr(client_pool, "STOP_MARGIN_S", SECONDS_MAX)
+    assert pool.dismiss("publisher") == []
 
 
-def test_a_role_is_those_who_publish_or_those_who_read(crew: Crew, start: Start) -> None:
+def test_a_role_is_those_who_publish_or_those_who_read(pool: ClientPool, start: Start) -> None:
     start(FOLLOWS, kinds.Pipeliner(), "pipeliner-1")
     start(FOLLOWS, kinds.Visitor(), "visitor-1")
-    assert crew.lacking("drained", "subscriber") == ["visitor-1"]
-    assert crew.lacking("drained", "publisher") == ["pipeliner-1"]
+    assert pool.lacking("drained", "subscriber") == ["visitor-1"]
+    assert pool.lacking("drained", "publisher") == ["pipeliner-1"]
 
 
 def test_a_client_that_ends_by_itself_ends_the_run_with_its_last_words(
-    crew: Crew, start: Start
+    pool: ClientPool, start: Start
 ) -> None:
     start(CRASHES)
-    with pytest.raises(CrewError, match=r"client-1 ended with 1(?s:.*)out of luck"):
-        until(crew, lambda: False)
+    with pytest.raises(ClientPoolError, match=r"client-1 ended with 1(?s:.*)out of luck"):
+        until(pool, lambda: False)
 
 
 def test_a_client_that_does_not_stop_is_killed_at_its_bound_and_named(
-    crew: Crew, start: Start
+    pool: ClientPool, start: Start
 ) -> None:
     start(IGNORES)
-    until(crew, lambda: not crew.lacking("ready"))
-    assert crew.dismiss("publisher") == ["client-1"]
+    until(pool, lambda: not pool.lacking("ready"))
+    assert pool.dismiss("publisher") == ["client-1"]
 
 
 FAILS_AT_THE_END = """
@@ -131,106 +131,108 @@ sys.exit("a defect in the last step")
 
 
 def test_a_client_that_fails_when_it_is_dismissed_ends_the_run_with_its_last_words(
-    crew: Crew, start: Start, monkeypatch: pytest.MonkeyPatch
+    pool: ClientPool, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(FAILS_AT_THE_END)
-    until(crew, lambda: not crew.lacking("ready"))
-    monkeypatch.setattr(crew_module, "STOP_MARGIN_S", SECONDS_MAX)
-    with pytest.raises(CrewError, match=r"client-1 ended with 1(?s:.*)a defect in the last step"):
-        crew.dismiss("publisher")
-    assert crew.reporting("unflushed") == ["client-1"]
+    until(pool, lambda: not pool.lacking("ready"))
+    monkeypatch.setattr(client_pool, "STOP_MARGIN_S", SECONDS_MAX)
+    with pytest.raises(
+        ClientPoolError, match=r"client-1 ended with 1(?s:.*)a defect in the last step"
+    ):
+        pool.dismiss("publisher")
+    assert pool.reporting("unflushed") == ["client-1"]
 
 
 def test_a_client_that_has_failed_by_the_time_it_is_looked_at_is_heard_out(
-    crew: Crew, start: Start
+    pool: ClientPool, start: Start
 ) -> None:
     start(FAILS_AT_THE_END)
-    until(crew, lambda: not crew.lacking("ready"))
-    crew.order("stop")
-    [member] = crew._members
+    until(pool, lambda: not pool.lacking("ready"))
+    pool.order("stop")
+    [member] = pool._members
     member.dismissed = True
     member.process.wait(SECONDS_MAX)
-    with pytest.raises(CrewError, match="a defect in the last step"):
-        crew.dismiss()
+    with pytest.raises(ClientPoolError, match="a defect in the last step"):
+        pool.dismiss()
 
 
-def test_a_doomed_client_may_be_killed_and_nothing_else(crew: Crew, start: Start) -> None:
+def test_a_doomed_client_may_be_killed_and_nothing_else(pool: ClientPool, start: Start) -> None:
     start("import sys\n" + FOLLOWS + "sys.exit('an assertion')")
-    until(crew, lambda: not crew.lacking("ready"))
-    crew.doom("client-1", "answered", 0)
-    crew.order("stop")
-    with pytest.raises(CrewError, match=r"client-1 ended with 1(?s:.*)an assertion"):
-        until(crew, lambda: False)
+    until(pool, lambda: not pool.lacking("ready"))
+    pool.doom("client-1", "answered", 0)
+    pool.order("stop")
+    with pytest.raises(ClientPoolError, match=r"client-1 ended with 1(?s:.*)an assertion"):
+        until(pool, lambda: False)
 
 
 # --- harm -----------------------------------------------------------------------------------------
 
 
 def test_a_doomed_client_may_end_and_comes_back_knowing_the_phase_its_counts_kept(
-    crew: Crew, start: Start
+    pool: ClientPool, start: Start
 ) -> None:
     start(FOLLOWS)
-    until(crew, lambda: not crew.lacking("ready"))
-    crew.order("phase", phase="fault")
-    until(crew, lambda: crew.count("acknowledged") == 2)
-    [member] = crew._members
+    until(pool, lambda: not pool.lacking("ready"))
+    pool.order("phase", phase="fault")
+    until(pool, lambda: pool.count("acknowledged") == 2)
+    [member] = pool._members
     first = member.process
-    crew.doom("client-1", "answered", 0)
+    pool.doom("client-1", "answered", 0)
     first.kill()
-    until(crew, lambda: first.poll() is not None)
-    crew.poll(0.1)  # its death is no error
-    crew.restart("client-1")
+    until(pool, lambda: first.poll() is not None)
+    pool.poll(0.1)  # its death is no error
+    pool.restart("client-1")
     assert member.process.pid != first.pid
-    until(crew, lambda: member.facts.get("phase") == "fault")
-    until(crew, lambda: crew.count("acknowledged") == 4)
+    until(pool, lambda: member.facts.get("phase") == "fault")
+    until(pool, lambda: pool.count("acknowledged") == 4)
 
 
 def test_a_doomed_client_that_did_not_come_to_its_point_is_killed_and_comes_back(
-    crew: Crew, start: Start
+    pool: ClientPool, start: Start
 ) -> None:
     start(IGNORES)
-    until(crew, lambda: not crew.lacking("ready"))
-    [member] = crew._members
+    until(pool, lambda: not pool.lacking("ready"))
+    [member] = pool._members
     first = member.process
-    crew.doom("client-1", "answered", 0)
-    crew.restart("client-1")
+    pool.doom("client-1", "answered", 0)
+    pool.restart("client-1")
     assert first.returncode == -9
-    until(crew, lambda: not crew.lacking("ready"))
+    until(pool, lambda: not pool.lacking("ready"))
 
 
 def test_a_twin_has_the_clients_state_and_the_first_process_may_end_fenced(
-    crew: Crew, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: ClientPool, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(ENDS_FENCED)
-    until(crew, lambda: not crew.lacking("ready"))
+    until(pool, lambda: not pool.lacking("ready"))
     state = State(tmp_path / "clients" / "client-1")
     state.resumed("its-id", 1, 0, {}, {"a": 7})
     command = [sys.executable, "-c", FOLLOWS]
-    monkeypatch.setattr(crew_module, "client_command", lambda config: command)
-    twin = crew.double("client-1")
+    monkeypatch.setattr(client_pool, "client_command", lambda config: command)
+    twin = pool.double("client-1")
     state.close()
-    assert crew.clients() == [twin]
+    assert pool.clients() == [twin]
     assert (tmp_path / "clients" / twin / DATABASE_NAME).exists()
     copied = State(tmp_path / "clients" / twin)
     assert (copied.client_id, copied.cursors()) == ("its-id", {"a": 7})
     copied.close()
-    assert crew.unfenced() == ["client-1"]
-    crew.order("phase", phase="fault")
-    until(crew, lambda: not crew.unfenced())
-    crew.poll(0.1)
-    until(crew, lambda: not crew.lacking("ready"))  # of the twin alone
+    assert pool.unfenced() == ["client-1"]
+    pool.order("phase", phase="fault")
+    until(pool, lambda: not pool.unfenced())
+    pool.poll(0.1)
+    until(pool, lambda: not pool.lacking("ready"))  # of the twin alone
 
 
 def test_a_replaced_client_that_ends_without_being_fenced_ends_the_run(
-    crew: Crew, start: Start, tmp_path: Path
+    pool: ClientPool, start: Start, tmp_path: Path
 ) -> None:
     start(ENDS_FENCED.replace("fenced", "bored"))
-    until(crew, lambda: not crew.lacking("ready"))
+    until(pool, lambda: not pool.lacking("ready"))
     State(tmp_path / "clients" / "client-1").close()
-    crew.double("client-1")
-    crew.order("phase", phase="fault")
-    with pytest.raises(CrewError, match="client-1 ended with 0"):
-        until(crew, lambda: False)
+    pool.double("client-1")
+    pool.order("phase", phase="fault")
+    with pytest.raises(ClientPoolError, match="client-1 ended with 0"):
+        until(pool, lambda: False)
 
 
 # --- faults of clients ----------------------------------------------------------------------------
@@ -259,10 +261,10 @@ class QuietLog:
 def test_crashes_hit_half_of_the_clients_each_at_a_point_of_the_dice_and_all_come_back() -> None:
     points = set()
     for seed in range(20):
-        log, dice = QuietLog(), random.Random(seed)
+        log, rng = QuietLog(), random.Random(seed)
         crash = CLIENT_FAULTS["client-crash"]
-        victims = crash.choose(log, dice)
-        crash.inject(log, victims, dice)
+        victims = crash.choose(log, rng)
+        crash.inject(log, victims, rng)
         crash.heal(log, victims)
         assert len(victims) == 3
         assert [one[1] for one in log.done if one[0] == "doom"] == victims

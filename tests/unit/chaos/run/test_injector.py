@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.run.injector import Breaker, everybody
+from chaos.run.injector import Injector, everybody
 
 
 class Nodes:
@@ -22,8 +22,8 @@ class Nodes:
 
 def chosen(seed: int, *names: str) -> dict[str, list[str]]:
     target: Any = Nodes()
-    crew: Any = None
-    return Breaker(target, crew, random.Random(seed)).choose(names)
+    pool: Any = None
+    return Injector(target, pool, random.Random(seed)).choose(names)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.faults import FAULTS
 from chaos.run import outcome
-from chaos.run.client_pool import CrewError
+from chaos.run.client_pool import ClientPoolError
 from chaos.run.outcome import Injection, RunResult
 from chaos.spec import experiment
 from chaos.targets import TargetError
@@ -74,11 +74,11 @@ def test_a_fault_is_healed_and_all_is_taken_down_when_the_run_breaks_in_its_wind
 ) -> None:
     def break_in_the_window(polls: int) -> None:
         if stage.target.living and len(stage.target.living) < 3:
-            raise CrewError("publisher-1 ended with 1")
+            raise ClientPoolError("publisher-1 ended with 1")
 
     stage.clients.on_poll = break_in_the_window
     came_to = stage.run()
-    assert came_to.problems == ["CrewError: publisher-1 ended with 1"]
+    assert came_to.problems == ["ClientPoolError: publisher-1 ended with 1"]
     assert not came_to.finished
     assert stage.faults()[-1] == ("kill-leader", "heal", ["n1"])
     assert stage.log[-4:] == ["start n1", "close probe", "close clients", "down"]

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from chaos.simulation.world.network import SILENCE_S, SimNet, SimPeers, Weather
+from chaos.simulation.world.network import SILENCE_S, SimLinkConditions, SimNet, SimPeers
 from cluster.members.peers import Connected, Disconnected
-from cluster.wire.messages import PROTOCOL_VERSION, Barrier, Hello, Message, RelayReply
+from cluster.wire.messages import PROTOCOL_VERSION, Hello, Message, ReadIndex, RelayReply
 
-CALM = Weather(delay_ms=1.0, jitter_ms=1.0)
+CALM = SimLinkConditions(delay_ms=1.0, jitter_ms=1.0)
 CONNECTED_S = 2.0  # by then every pair has dialed
 
 
@@ -50,9 +50,9 @@ def hello(name: str, incarnation: str = "first") -> Hello:
 class NetworkBench:
     """Two nodes, connected."""
 
-    def __init__(self, weather: Weather = CALM, seed: int = 1) -> None:
+    def __init__(self, conditions: SimLinkConditions = CALM, seed: int = 1) -> None:
         self.clock = Clock(seed)
-        self.net = SimNet(self.clock, ("a", "b"), weather)
+        self.net = SimNet(self.clock, ("a", "b"), conditions)
         self.peers: dict[str, SimPeers] = {}
         self.join("a")
         self.join("b")
@@ -69,7 +69,7 @@ class NetworkBench:
 
     def send(self, source: str, target: str, *numbers: int) -> None:
         for number in numbers:
-            self.peers[source].send(target, Barrier(1, number))
+            self.peers[source].send(target, ReadIndex(1, number))
 
     def numbers(self, name: str) -> list[int]:
         return [message.sequence for _, message in self.received(name)]
@@ -99,7 +99,7 @@ def test_every_message_arrives_as_what_its_encoding_says() -> None:
     assert len(bench.clock.noted) == 40
 
 
-def test_weather_loses_doubles_and_reorders() -> None:
+def test_conditions_lose_double_and_reorder() -> None:
     def arriving(**shares: float) -> list[int]:
         bench = NetworkBench(replace(CALM, **shares))
         bench.send("a", "b", *range(200))
@@ -179,8 +179,8 @@ def late(incarnation: str, message: Message) -> list[tuple[str, Message]]:
 
 
 def test_late_messages_reach_the_next_connection_of_the_same_incarnation_alone() -> None:
-    assert late("first", Barrier(1, 7)) == [("a", Barrier(1, 7))]
-    assert late("second", Barrier(1, 7)) == []
+    assert late("first", ReadIndex(1, 7)) == [("a", ReadIndex(1, 7))]
+    assert late("second", ReadIndex(1, 7)) == []
     assert late("first", RelayReply(1, [b""])) == []  # its number means nothing there
 
 

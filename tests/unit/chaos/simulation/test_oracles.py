@@ -283,8 +283,8 @@ def test_nothing_is_calm_while_a_node_stands_aside_for_another_of_its_name() -> 
         as_member=member, clock=lambda: world.now, paused=False, slow_sync_ms=0.0,
         in_turn_until_s=0.0, disk=SimpleNamespace(full=False), clock_rate=1.0,
     )  # fmt: skip
-    weather = SimpleNamespace(loss=0.0, late=0.0)
-    net = SimpleNamespace(cut=set(), weather=weather, clogged={}, connected=lambda *_: True)
+    conditions = SimpleNamespace(loss=0.0, late=0.0)
+    net = SimpleNamespace(cut=set(), conditions=conditions, clogged={}, connected=lambda *_: True)
     world = SimpleNamespace(
         now=10.0, observers=[], watchers=[], lost_ways=[], doubles={}, net=net, nodes={"a": node}
     )

@@ -14,7 +14,7 @@ from chaos.simulation.plan.plan import Action, Plan
 from chaos.simulation.world.node import STOPPING_S_MAX, SimNode
 from chaos.simulation.world.world import ACTIONS, KNOBS, World
 from cluster.node.member import Member
-from cluster.wire.messages import Barrier
+from cluster.wire.messages import ReadIndex
 from flotilla_client.protocol import (
     GET,
     PUT,
@@ -419,7 +419,7 @@ def test_nothing_leaves_a_process_that_has_ended() -> None:
         node.disk.lost_power = True
         other = next(name for name in world.nodes if name != node.name)
         peers = node_of(world, node.name)._context.peers
-        node.during(node.life, lambda: peers.send(other, Barrier(9, 9)))
+        node.during(node.life, lambda: peers.send(other, ReadIndex(9, 9)))
         assert not node.up
 
 

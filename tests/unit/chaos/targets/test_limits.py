@@ -32,7 +32,7 @@ from chaos.targets.namespaces import NamespacesTarget
 from chaos.targets.recovery import TargetRecovery
 from cluster.log.journal import Journal
 
-DICE = random.Random(1)
+RNG = random.Random(1)
 
 
 # --- disks ----------------------------------------------------------------------------------------
@@ -40,18 +40,18 @@ DICE = random.Random(1)
 
 def test_a_journal_without_proof_and_one_of_one_file_are_not_damaged(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="nothing is proved to be durable"):
-        disks.flip_bit(tmp_path, DICE)
+        disks.flip_bit(tmp_path, RNG)
     journal(tmp_path, entries=3)
     before = [file.read_bytes() for file in disks.journal_files(tmp_path)]
     with pytest.raises(TargetError, match="the journal has one file"):
-        disks.truncate(tmp_path, DICE)
+        disks.truncate(tmp_path, RNG)
     assert [file.read_bytes() for file in disks.journal_files(tmp_path)] == before
 
 
 def test_damage_goes_where_bytes_were_durable(tmp_path: Path) -> None:
     journal(tmp_path, entries=3)
     before = disks.journal_files(tmp_path)[0].read_bytes()
-    where = disks.flip_bit(tmp_path, DICE)
+    where = disks.flip_bit(tmp_path, RNG)
     after = disks.journal_files(tmp_path)[0].read_bytes()
     [at] = [at for at in range(len(before)) if before[at] != after[at]]
     assert (before[at] ^ after[at]).bit_count() == 1

@@ -70,7 +70,7 @@ def test_each_link_of_a_node_has_a_queue_and_duplicates_are_made_where_it_begins
     assert "--probability 0.2500 " in tee
 
 
-def test_clearing_links_leaves_the_weather_of_others() -> None:
+def test_clearing_links_leaves_the_conditions_of_others() -> None:
     network = Written()
     network.degrade([("n1", "n2")], LinkConditions(loss=0.5))
     network.degrade([(CLIENTS, "n2")], LinkConditions(delay_ms=5))
@@ -183,8 +183,8 @@ def test_the_process_ends_with_whoever_started_it() -> None:
 # --- what becomes of a packet ---------------------------------------------------------------------
 
 
-def fates(weather: LinkConditions, seed: int = 1) -> Fates:
-    return Fates(asdict(weather), random.Random(seed))
+def fates(conditions: LinkConditions, seed: int = 1) -> Fates:
+    return Fates(asdict(conditions), random.Random(seed))
 
 
 def test_jitter_alone_lets_nobody_overtake() -> None:
@@ -210,8 +210,8 @@ def test_a_clogged_link_holds_everything() -> None:
 
 
 def test_the_same_seed_is_the_same_fate() -> None:
-    weather = LinkConditions(delay_ms=9, jitter_ms=9, loss=0.3, reorder=0.3)
-    one, other = fates(weather), fates(weather)
+    conditions = LinkConditions(delay_ms=9, jitter_ms=9, loss=0.3, reorder=0.3)
+    one, other = fates(conditions), fates(conditions)
     assert [one.due_s(n) for n in range(99)] == [other.due_s(n) for n in range(99)]
 
 

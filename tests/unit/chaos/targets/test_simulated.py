@@ -9,7 +9,7 @@ import pytest
 
 from chaos.faults import FAULTS, support
 from chaos.run.client_faults import CLIENT_FAULTS
-from chaos.run.simulated_windows import SimulatedCrew
+from chaos.run.simulated_windows import SimulatedClientPool
 from chaos.simulation.checks.watch import Attached, attach
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.world.world import World
@@ -39,18 +39,18 @@ def watch(world: World) -> Iterator[Attached]:
 
 @pytest.fixture
 def cluster(world: World, watch: Attached) -> SimulatedCluster:
-    return SimulatedCluster(world, SimulatedCrew(world).clients())
+    return SimulatedCluster(world, SimulatedClientPool(world).clients())
 
 
 @pytest.mark.parametrize("name", [name for name in FAULTS if "simulated" in support.able(name)])
 def test_every_fault_that_it_can_do_is_done_and_healed_and_nothing_is_violated(
     world: World, watch: Attached, cluster: SimulatedCluster, name: str
 ) -> None:
-    fault, dice, breakable = FAULTS[name], random.Random(SEED), checked(cluster)
+    fault, rng, breakable = FAULTS[name], random.Random(SEED), checked(cluster)
     seen: list[str] = []
     world.observers.append(lambda kind, fields: seen.append(kind))
-    hit = fault.choose(breakable, dice)
-    fault.inject(breakable, hit, dice)
+    hit = fault.choose(breakable, rng)
+    fault.inject(breakable, hit, rng)
     world.run_until(world.now + 1.5)
     fault.heal(breakable, hit)
     world.run_until(world.now + 6)
@@ -83,25 +83,25 @@ def test_links_to_the_clients_are_links_to_each_of_them(
     assert world.net.cut == {("b", "a")}
 
 
-def test_weather_reigns_everywhere_and_goes_back_to_the_world_s_own(
+def test_conditions_hold_everywhere_and_go_back_to_the_world_s_own(
     world: World, cluster: SimulatedCluster
 ) -> None:
-    calm = world.net.weather
+    calm = world.net.conditions
     cluster.degrade([("a", "b")], LinkConditions(loss=0.25, duplicate=0.5))
-    assert (world.net.weather.loss, world.net.weather.duplicate) == (0.25, 0.5)
-    assert world.net.weather.delay_ms == calm.delay_ms
+    assert (world.net.conditions.loss, world.net.conditions.duplicate) == (0.25, 0.5)
+    assert world.net.conditions.delay_ms == calm.delay_ms
     cluster.clear([("a", "b")])
-    assert world.net.weather == calm
+    assert world.net.conditions == calm
 
 
 @pytest.mark.parametrize("name", CLIENT_FAULTS)
 def test_clients_can_be_harmed_too(world: World, watch: Attached, name: str) -> None:
-    crew, dice = SimulatedCrew(world), random.Random(SEED)
+    pool, rng = SimulatedClientPool(world), random.Random(SEED)
     fault = CLIENT_FAULTS[name]
-    clients = fault.choose(crew, dice)
-    fault.inject(crew, clients, dice)
+    clients = fault.choose(pool, rng)
+    fault.inject(pool, clients, rng)
     world.run_until(world.now + 2)
-    fault.heal(crew, clients)
+    fault.heal(pool, clients)
     world.run_until(world.now + 5)
     assert watch.failures == []
     assert all(client.process is not None for client in watch.crowd.clients.values())

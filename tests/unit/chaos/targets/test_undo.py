@@ -196,8 +196,8 @@ def test_sqlite_is_whole_whatever_a_power_loss_leaves(
         'db.execute("PRAGMA synchronous=NORMAL")\n'
         'for n in range(41, 90): db.execute("INSERT INTO t VALUES (?)", [n])',
     )
-    dice = random.Random(seed)
-    shimmed.lose_power(UnsyncedRemainder(dice.choice(undo.KEEPS), dice))
+    rng = random.Random(seed)
+    shimmed.lose_power(UnsyncedRemainder(rng.choice(undo.KEEPS), rng))
     connection = sqlite3.connect(data / "db")
     try:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -13,7 +13,7 @@ from cluster.members.handshake import (
     identity,
     objection,
 )
-from cluster.wire.messages import Barrier, Hello, Message
+from cluster.wire.messages import Hello, Message, ReadIndex
 
 MINE = Hello(1, "c", "b", "i", ("a", "b", "d"), False, None)
 THEIRS = replace(MINE, node="a", incarnation="j")
@@ -27,7 +27,7 @@ def test_configured_member_is_welcome_in_its_direction() -> None:
 @pytest.mark.parametrize(
     ("message", "dialed", "reason"),
     [
-        (Barrier(1, 2), None, "said Barrier before Hello"),
+        (ReadIndex(1, 2), None, "said ReadIndex before Hello"),
         (replace(THEIRS, cluster_id="x"), None, "belongs to cluster 'x', this node to 'c'"),
         (replace(THEIRS, members=("a", "b")), None, "knows the members ('a', 'b')"),
         (replace(THEIRS, node="z"), None, "no other member"),

@@ -20,7 +20,7 @@ from cluster.settings.config import RaftSettings
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
 from cluster.wire.levels import BUILD, BUILD_0_1, Build
-from cluster.wire.messages import AppendEntries, Barrier, encode
+from cluster.wire.messages import AppendEntries, ReadIndex, encode
 from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, PeerWorld, a_says, is_closed
 
 # --- connecting and talking -----------------------------------------------------------------------
@@ -31,11 +31,11 @@ def test_members_connect_and_messages_arrive_in_order(world: PeerWorld) -> None:
     assert a.events == [Connected("b")]
     assert b.events == [Connected("a")]
     for number in range(1000):
-        a.port.send("b", Barrier(1, number))
-        b.port.send("a", Barrier(2, number))
+        a.port.send("b", ReadIndex(1, number))
+        b.port.send("a", ReadIndex(2, number))
     world.until(lambda: len(a.received) == len(b.received) == 1000)
-    assert b.received == [("a", Barrier(1, number)) for number in range(1000)]
-    assert a.received == [("b", Barrier(2, number)) for number in range(1000)]
+    assert b.received == [("a", ReadIndex(1, number)) for number in range(1000)]
+    assert a.received == [("b", ReadIndex(2, number)) for number in range(1000)]
 
 
 def test_small_messages_leave_at_once(world: PeerWorld) -> None:
@@ -55,7 +55,7 @@ def test_five_members_have_one_connection_a_pair(world: PeerWorld) -> None:
 
 def test_send_neither_delivers_nor_writes_before_flush(world: PeerWorld) -> None:
     a, b = world.pair()
-    a.port.send("b", Barrier(1, 1))
+    a.port.send("b", ReadIndex(1, 1))
     b.poll()
     assert b.port.receive(10) == []
     a.port.flush("b")
@@ -64,7 +64,7 @@ def test_send_neither_delivers_nor_writes_before_flush(world: PeerWorld) -> None
 
 def test_send_to_a_peer_that_is_away_is_dropped_and_counted(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
-    b.port.send("a", Barrier(1, 1))
+    b.port.send("a", ReadIndex(1, 1))
     b.port.flush("a")
     assert b.port.dropped == {"a": 1}
     assert b.port.hello_of("a") is None
@@ -77,11 +77,11 @@ def test_receive_returns_no_more_than_asked_and_takes_peers_in_turn(world: PeerW
     world.until(lambda: all(len(node.live_ports()) == 2 for node in world.nodes))
     for node in (a, b):
         for number in range(100):
-            node.port.send("c", Barrier(1, number))
+            node.port.send("c", ReadIndex(1, number))
         node.port.flush("c")
     connections = c.port._live.values()
     world.nodes.remove(c)
-    size = len(encode(Barrier(1, 1))) * 100
+    size = len(encode(ReadIndex(1, 1))) * 100
     while any(each.reader.buffered_bytes < size for each in connections):
         c.poll()
     batch = c.port.receive(10)
@@ -121,9 +121,9 @@ def test_peer_is_connected_once_its_extension_is_known(world: PeerWorld) -> None
     hello = b.port.hello_of("a")
     assert hello is not None
     assert hello.extension == NEWER
-    raw.sendall(encode(Barrier(1, 1)))
+    raw.sendall(encode(ReadIndex(1, 1)))
     world.until(lambda: b.received)
-    assert b.received == [("a", Barrier(1, 1))]
+    assert b.received == [("a", ReadIndex(1, 1))]
 
 
 def test_extension_that_comes_in_pieces_is_waited_for(world: PeerWorld) -> None:
@@ -223,11 +223,11 @@ def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(
 ) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=RAISED)
     raw = world.dial(b)
-    raw.sendall(encode(a_says()) + encode(Barrier(1, 1)))
+    raw.sendall(encode(a_says()) + encode(ReadIndex(1, 1)))
     unfit = Unfit("a", "inc-a", 1, BUILD_0_1, TOO_OLD)
     world.until(lambda: unfit in b.events)
     assert b.port.hello_of("a") is None
-    b.port.send("a", Barrier(2, 2))
+    b.port.send("a", ReadIndex(2, 2))
     world.ahead_s += peers.HANDSHAKE_MS_MAX / 1000 - 0.5
     b.turn()
     assert b.refusals() == []  # its next attempt would come at once
@@ -243,7 +243,7 @@ def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(
 def test_unfit_peer_that_hangs_up_first_is_let_go(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=RAISED)
     raw = world.dial(b)
-    raw.sendall(encode(a_says()) + encode(Barrier(1, 1)))
+    raw.sendall(encode(a_says()) + encode(ReadIndex(1, 1)))
     world.until(lambda: b.events)
     world.ahead_s = -1e9  # its deadline never comes
     raw.shutdown(socket.SHUT_WR)
@@ -291,7 +291,7 @@ def test_connection_ends_when_the_level_leaves_one_side_behind(
         (encode(a_says(members=("a", "b", "c"))), "knows the members"),
         (encode(a_says(node="z")), "is 'z'"),
         (encode(a_says(node="b")), "is 'b'"),
-        (encode(Barrier(1, 2)), "said Barrier before Hello"),
+        (encode(ReadIndex(1, 2)), "said ReadIndex before Hello"),
         (encode(a_says()).replace(b"\1\1\0", b"\1\2\0", 1), "checksum"),
         (b"GET / HTTP/1.1\r\n\r\n", "the limit is 65536"),
         (struct.pack("<IIB", 2**31, 0, 1), "the limit is 65536"),
@@ -392,16 +392,16 @@ def test_strangers_rest_behind_a_turn_in_which_as_many_came_as_may(world: PeerWo
 def test_new_connection_replaces_a_silent_one_and_its_unread_messages(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     old = world.greet(b, a_says())
-    old.sendall(encode(Barrier(1, 1)))
+    old.sendall(encode(ReadIndex(1, 1)))
     world.until(lambda: b.port._live["a"].reader.buffered_bytes or b.received)
     world.ahead_s += RaftSettings.takeover_ms / 1000
     new = world.dial(b)
-    new.sendall(encode(a_says(incarnation="newer")) + encode(Barrier(1, 2)))
+    new.sendall(encode(a_says(incarnation="newer")) + encode(ReadIndex(1, 2)))
     give_up_at = time.monotonic() + WAIT_S_MAX
     while new.getsockname()[1] not in b.live_ports():
         b.poll()
         assert time.monotonic() < give_up_at
-    assert b.port.receive(10) == [("a", Barrier(1, 2))]
+    assert b.port.receive(10) == [("a", ReadIndex(1, 2))]
     b.turn()
     assert b.events[1:] == [
         Disconnected("a", Reason.REPLACED, b.events[1].detail),  # type: ignore[union-attr]

@@ -26,7 +26,7 @@ from cluster.members.links import (
 from cluster.members.peers import Connected, DialFailed, Disconnected
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
-from cluster.wire.messages import AppendEntries, Barrier, Relay, encode
+from cluster.wire.messages import AppendEntries, ReadIndex, Relay, encode
 from tests.unit.peer_world import NOWHERE, SEED, WAIT_S_MAX, PeerWorld, a_says, is_closed
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_who_dies_with_words_of_both_sides_on_their_way_is_heard_out_and_let_go(
     """A simulated seed (202611230007) found the node dead by what it had to say to the other."""
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
-    b.port.send("a", Barrier(1, 1))
+    b.port.send("a", ReadIndex(1, 1))
     raw.sendall(encode(messages.TimeoutNow(5)))
     raw.shutdown(socket.SHUT_WR)
     connection = b.port._live["a"]
@@ -132,10 +132,10 @@ def test_peers_with_nothing_to_say_stay_connected(world: PeerWorld) -> None:
 def test_own_pause_is_not_taken_for_the_peers_silence(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
-    raw.sendall(encode(Barrier(1, 1)))
+    raw.sendall(encode(ReadIndex(1, 1)))
     world.ahead_s += 60.0
     b.port.tick(world.clock())
-    assert b.port.receive(10) == [("a", Barrier(1, 1))]
+    assert b.port.receive(10) == [("a", ReadIndex(1, 1))]
     assert b.port.events() == []
 
 
@@ -152,9 +152,13 @@ def test_paused_peer_bounds_what_waits_for_it(world: PeerWorld) -> None:
         b.port.flush("a")
     assert connection.watched == (True, True)
     waiting = connection.outbox_bytes
-    b.port.send("a", Barrier(1, 1))
+    b.port.send("a", ReadIndex(1, 1))
     assert (connection.outbox_bytes, b.port.dropped["a"]) == (waiting, 1)
-    for unrepeated in (messages.Vote(1), append, messages.NextIndex(1, 2, False, True)):
+    for unrepeated in (
+        messages.RequestVoteResponse(1),
+        append,
+        messages.AppendEntriesResponse(1, 2, False, True),
+    ):
         b.port.send("a", unrepeated)
         assert connection.outbox_bytes > waiting, unrepeated
         waiting = connection.outbox_bytes
@@ -180,7 +184,7 @@ def test_relayed_replies_never_end_the_link_and_are_bounded(world: PeerWorld) ->
         b.port.flush("a")
         assert connection.bulk_bytes <= peers.SEND_BUFFER_BYTES_MAX + (1 << 20) + 100
     assert b.port.room_bytes("a") <= 0
-    b.port.send("a", Barrier(1, 1))
+    b.port.send("a", ReadIndex(1, 1))
     assert b.port.hello_of("a")
     assert connection.outbox_bytes > 0, "Raft's messages have a queue of their own"
 
@@ -196,7 +200,7 @@ def test_raft_s_messages_overtake_relayed_replies(world: PeerWorld) -> None:
         b.port.send("a", sent[-1])
         b.port.flush("a")
         if number % 3 == 0:
-            sent.append(Barrier(1, number))
+            sent.append(ReadIndex(1, number))
             b.port.send("a", sent[-1])
             b.port.flush("a")
     assert b.port._live["a"].blocked
@@ -212,9 +216,9 @@ def test_raft_s_messages_overtake_relayed_replies(world: PeerWorld) -> None:
 
     world.until(everything_came)
     heard = [message for message in heard if message in sent]
-    for kind in (messages.RelayReply, Barrier):  # each in its own order
+    for kind in (messages.RelayReply, ReadIndex):  # each in its own order
         assert [m for m in heard if type(m) is kind] == [m for m in sent if type(m) is kind]
-    behind_the_last_barrier = heard[heard.index(Barrier(1, 24)) :]
+    behind_the_last_barrier = heard[heard.index(ReadIndex(1, 24)) :]
     assert len(behind_the_last_barrier) > 4, "replies were queued before it"
 
 
@@ -284,12 +288,12 @@ def test_garbage_closes_its_own_connection_and_nothing_else(world: PeerWorld) ->
         world.raws.remove(raw)
         raw.sendall((hello if number % 2 else b"") + b"".join(frames))
         raw.shutdown(socket.SHUT_WR)
-        b.port.send("c", Barrier(1, number))
-        world.until(lambda number=number: c.received[-1:] == [("b", Barrier(1, number))])
+        b.port.send("c", ReadIndex(1, number))
+        world.until(lambda number=number: c.received[-1:] == [("b", ReadIndex(1, number))])
         raw.close()
     world.until(lambda: len(c.port._connections) == 1)
     assert [message for name, message in c.received if name == "b"] == [
-        Barrier(1, number) for number in range(2_000)
+        ReadIndex(1, number) for number in range(2_000)
     ]
     assert Disconnected not in {type(event) for event in b.events}, SEED
     assert {type(message) for name, message in c.received if name == "a"} <= {AppendEntries}

@@ -12,7 +12,7 @@ from cluster.members.membership import Roll
 from cluster.settings.config import RaftSettings
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader
-from cluster.wire.messages import Barrier, PeerRefused, Refusal, encode
+from cluster.wire.messages import PeerRefused, ReadIndex, Refusal, encode
 from tests.unit.peer_world import NOWHERE, PeerWorld, a_says, is_closed
 
 
@@ -54,14 +54,14 @@ def test_second_process_of_a_name_that_is_heard_is_refused_with_the_reason(
     assert ("a copy of it" in last.reason) == (claims == {})
     (doubled,) = [event for event in b.events if isinstance(event, peers.Doubled)]
     assert (doubled.name, doubled.incarnation) == ("a", claims.get("incarnation", "inc-a"))
-    first.sendall(encode(Barrier(1, 1)))
-    world.until(lambda: b.received == [("a", Barrier(1, 1))])
+    first.sendall(encode(ReadIndex(1, 1)))
+    world.until(lambda: b.received == [("a", ReadIndex(1, 1))])
 
 
 def test_first_process_keeps_its_place_though_this_node_was_paused(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     first = world.greet(b, a_says())
-    first.sendall(encode(Barrier(1, 1)))  # lies in the socket while b is paused
+    first.sendall(encode(ReadIndex(1, 1)))  # lies in the socket while b is paused
     world.ahead_s += RaftSettings.takeover_ms / 1000 + 1
     second = world.dial(b)
     second.sendall(encode(a_says(incarnation="other")))

@@ -23,7 +23,7 @@ from cluster.members.peers import (
     DialFailed,
     Disconnected,
 )
-from cluster.wire.messages import AppendEntries, Barrier, encode
+from cluster.wire.messages import AppendEntries, ReadIndex, encode
 from tests.unit.peer_world import NOWHERE, PeerNode, PeerWorld, a_says, is_closed
 
 BIG = bytes(range(256)) * 20_000  # 5 MB: many records, more than the system holds
@@ -102,7 +102,7 @@ def heard_of_strangers(node: PeerNode) -> bool:
 
 def test_members_prove_who_they_are_and_large_messages_arrive_whole(world: PeerWorld) -> None:
     a, b = connected(world)
-    small = [Barrier(1, number) for number in range(1000)]
+    small = [ReadIndex(1, number) for number in range(1000)]
     big = AppendEntries(1, 0, 0, 0, [(BIG, 1, 1)])
     for message in [*small, big]:
         a.port.send("b", message)
@@ -343,7 +343,7 @@ def test_half_open_connections_are_few_and_short_and_disturb_no_living_one(
         b.turn()
     world.until(lambda: sum(map(is_closed, raws[:-STRANGERS_MAX])) == 300 - STRANGERS_MAX)
     assert len(b.port._connections) <= 1 + STRANGERS_MAX
-    a.port.send("b", Barrier(1, 1))
+    a.port.send("b", ReadIndex(1, 1))
     world.until(lambda: b.received)
     world.ahead_s += HANDSHAKE_MS_MAX / 1000
     world.until(lambda: len(b.port._connections) == 1)

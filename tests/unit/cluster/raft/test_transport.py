@@ -11,7 +11,13 @@ from cluster.log.journal import Journal
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready, Timing
 from cluster.raft.transport import IN_FLIGHT_BYTES_MAX, Window
-from cluster.wire.messages import AppendEntries, NextIndex, PreVoteGranted, SnapshotOffer, Vote
+from cluster.wire.messages import (
+    AppendEntries,
+    AppendEntriesResponse,
+    PreVoteGranted,
+    RequestVoteResponse,
+    SnapshotOffer,
+)
 
 NOW = 1000.0
 FULL = [IN_FLIGHT_BYTES_MAX // 4] * 4  # bytes of the entries that fill a window
@@ -29,8 +35,8 @@ class Leader:
         self.raft.connected("b")
         self.step(tick=True)
         self.step(("b", PreVoteGranted(self.raft.term)), tick=True)
-        self.step(("b", Vote(self.raft.term)), tick=True)
-        self.step(("b", NextIndex(self.raft.term, 3, False, True)), tick=True)
+        self.step(("b", RequestVoteResponse(self.raft.term)), tick=True)
+        self.step(("b", AppendEntriesResponse(self.raft.term, 3, False, True)), tick=True)
         assert self.raft.serving
 
     def step(self, *messages: object, **inputs: object) -> Ready:
@@ -53,7 +59,7 @@ class Leader:
     def answer(
         self, next_index: int, *, earlier: int = 0, reset: bool = False, ok: bool = True
     ) -> None:
-        self.step(("b", NextIndex(self.raft.term - earlier, next_index, reset, ok)))
+        self.step(("b", AppendEntriesResponse(self.raft.term - earlier, next_index, reset, ok)))
 
     @property
     def window(self) -> Window:

@@ -12,13 +12,13 @@ from cluster.wire.messages import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
     AppendEntries,
-    Barrier,
     Message,
     MessageError,
+    ReadIndex,
     encode,
 )
 
-BARRIER = encode(Barrier(1, 2))
+BARRIER = encode(ReadIndex(1, 2))
 
 
 def drain(reader: FrameReader) -> list[Message]:
@@ -53,7 +53,7 @@ def test_message_is_not_out_before_its_last_byte() -> None:
         assert reader.next() is None
     reader.feed(BARRIER[-1:])
     assert reader.has_frame()
-    assert reader.next() == Barrier(1, 2)
+    assert reader.next() == ReadIndex(1, 2)
 
 
 def test_every_flipped_bit_is_caught() -> None:

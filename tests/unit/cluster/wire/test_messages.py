@@ -17,25 +17,25 @@ from cluster.wire.levels import LEVEL_MAX, Build
 from cluster.wire.messages import (
     FRAME_HEAD,
     AppendEntries,
-    Barrier,
-    BarrierAck,
+    AppendEntriesResponse,
     Extension,
     Health,
     Hello,
     Message,
     MessageError,
-    NextIndex,
     PreVote,
     PreVoteGranted,
+    ReadIndex,
+    ReadIndexResponse,
     Relay,
     RelayReply,
     RequestVote,
+    RequestVoteResponse,
     SnapshotChunk,
     SnapshotOffer,
     SnapshotRefused,
     SnapshotRequest,
     TimeoutNow,
-    Vote,
     decode,
     encode,
 )
@@ -83,12 +83,15 @@ any_message = st.one_of(
     st.builds(Extension, builds, levels),
     st.builds(RequestVote, numbers, numbers, last_terms),
     st.builds(PreVote, numbers, numbers, last_terms),
-    st.builds(NextIndex, numbers, numbers, st.booleans(), st.booleans()),
+    st.builds(AppendEntriesResponse, numbers, numbers, st.booleans(), st.booleans()),
     st.builds(Health, numbers, st.booleans()),
     st.builds(SnapshotRequest, names, numbers),
     st.builds(SnapshotRefused, names),
-    *(st.builds(kind, numbers) for kind in (Vote, PreVoteGranted, SnapshotOffer, TimeoutNow)),
-    *(st.builds(kind, numbers, numbers) for kind in (Barrier, BarrierAck)),
+    *(
+        st.builds(kind, numbers)
+        for kind in (RequestVoteResponse, PreVoteGranted, SnapshotOffer, TimeoutNow)
+    ),
+    *(st.builds(kind, numbers, numbers) for kind in (ReadIndex, ReadIndexResponse)),
     *(st.builds(kind, relay_ids, frames) for kind in (Relay, RelayReply)),
     st.builds(Relay, relay_ids, frames, st.none() | names.filter(bool)),
     st.builds(messages.About, st.binary(max_size=100)),
@@ -132,15 +135,15 @@ EXAMPLES: list[Message] = [
     Hello(1, "c", "a", "i", ("a", "b"), True, {"a": "i", "b": "j"}),
     Hello(1, "c", "a", "i", ("a", "b"), False, None, 2**40),
     RequestVote(1, 2, -1),
-    Vote(1),
+    RequestVoteResponse(1),
     PreVote(1, 2, 3),
     PreVoteGranted(1),
     AppendEntries(3, 6, 4, 2, [(b"\0abc", 5, 3), (b"\1", 6, 3)]),
-    NextIndex(1, 2, True, False),
+    AppendEntriesResponse(1, 2, True, False),
     SnapshotOffer(1),
     TimeoutNow(1),
-    Barrier(1, 2),
-    BarrierAck(1, 2),
+    ReadIndex(1, 2),
+    ReadIndexResponse(1, 2),
     Relay(1, [b"x", b"", b"yz"]),
     RelayReply(1, []),
     SnapshotRequest("", 0),
@@ -255,7 +258,7 @@ def test_entry_count_beyond_the_body_is_refused_before_anything_is_allocated() -
 
 
 def test_numbers_that_sqlite_cannot_hold_are_refused() -> None:
-    payload = body_of(Barrier(1, 2))
+    payload = body_of(ReadIndex(1, 2))
     struct.pack_into("<Q", payload, 1, 2**63)
     with pytest.raises(MessageError, match="out of bounds"):
         decode(memoryview(payload))
