@@ -18,7 +18,7 @@ from rich.console import Console
 from analytics.command.choice import AUTO, CHOICES
 from chaos.run import launch
 from chaos.run.demo import run_demo
-from chaos.run.outcome import RunResult
+from chaos.run.run_result import RunResult
 from chaos.run.suite import Options, Suite
 from chaos.spec import experiment as experiments
 from chaos.spec.bounds import SECONDS_MAX

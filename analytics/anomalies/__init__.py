@@ -40,7 +40,7 @@ from analytics.anomalies.stale_read import stale_read
 from analytics.anomalies.subscription import subscription
 from analytics.anomalies.term_order import term_order
 from analytics.anomalies.torn_batch import torn_batch
-from analytics.common.check_specs import CLAIMS, CheckSpec
+from analytics.common.check_specs import CHECK_SPECS, CheckSpec
 from analytics.tables.tables import Tables
 
 
@@ -54,7 +54,7 @@ class Check:
     @property
     def claim(self) -> CheckSpec:
         """What the check claims."""
-        return CLAIMS[self.name]
+        return CHECK_SPECS[self.name]
 
 
 CHECKS: Final = tuple(

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from analytics import twins
-from analytics.common.check_specs import CLAIMS
+from analytics.common.check_specs import CHECK_SPECS
 from analytics.common.verdict import (
     WITNESS_COUNT_MAX,
     CheckResult,
@@ -133,7 +133,7 @@ def _result(judgement: twins.Judgement, name: str) -> CheckResult:
     evidence = sorted(judgement.evidence.get(name, ()), key=_order)
     return CheckResult(
         name=name,
-        meaning=CLAIMS[name].meaning,
+        meaning=CHECK_SPECS[name].meaning,
         count=len(evidence),
         witnesses=tuple(map(_witness, evidence[:WITNESS_COUNT_MAX])),
         seconds=0.0,  # too short to be worth a number

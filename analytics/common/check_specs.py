@@ -31,7 +31,7 @@ class CheckSpec:
     needs_whole: Part | None = None
 
 
-CLAIMS: Final[Mapping[str, CheckSpec]] = {
+CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
     "lost": CheckSpec(
         "a stored publication never reached a subscriber that was owed it, though it got later ones"
         " (middle; prefix: nothing lower came; unplaced: under an unknown id) or drained the topic"

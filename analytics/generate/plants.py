@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analytics.common.check_specs import CLAIMS
+from analytics.common.check_specs import CHECK_SPECS
 from analytics.common.schema import LANE
 from analytics.generate.operations import (
     OPERATION,
@@ -101,7 +101,7 @@ def plant(act: Plant) -> Plant:
 
 def check_of(kind: str) -> str:
     """Return the check that finds a plant: the longest name of one that its own begins with."""
-    return max((name for name in CLAIMS if kind.startswith(name)), key=len)
+    return max((name for name in CHECK_SPECS if kind.startswith(name)), key=len)
 
 
 def victims_of(shape: Shape, wanted: Mapping[str, int]) -> list[tuple[str, Victim]]:

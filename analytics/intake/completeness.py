@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from analytics.common.check_specs import CLAIMS, Part
+from analytics.common.check_specs import CHECK_SPECS, Part
 from analytics.common.verdict import CheckResult
 
 TORN_MARK: Final = "\x18"  # ends a line that was cut off, when its process has come back
@@ -27,7 +27,7 @@ class Wholeness:
 
     def no_proof(self, check: str) -> str | None:
         """Return why a row of a check proves nothing in this run; None if it does."""
-        part = CLAIMS[check].needs_whole
+        part = CHECK_SPECS[check].needs_whole
         return NO_PROOF[part] if part in self.damaged and part is not None else None
 
     def weighed(self, result: CheckResult) -> CheckResult:

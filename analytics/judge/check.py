@@ -30,7 +30,7 @@ from analytics.intake.disk_space import fullness_named, is_full
 from analytics.judge.load import History, is_short, load
 from analytics.judge.lost_context import with_passages
 from analytics.judge.observations import observe
-from analytics.judge.outcome import reasons_of
+from analytics.judge.run_status import reasons_of
 from analytics.judge.witnesses import located
 
 # Called at the end, while the history can still be read; returns the report that is final.

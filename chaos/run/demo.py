@@ -20,8 +20,8 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
+from chaos.run.run_result import RunResult
 from chaos.terminal.progress import Display, display
 from chaos.workloads.children import child_environment
 

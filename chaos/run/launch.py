@@ -16,9 +16,9 @@ from chaos.faults import FAULTS, support
 from chaos.run import simulated
 from chaos.run.client_faults import CLIENT_FAULTS
 from chaos.run.client_pool import ClientPool
-from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
 from chaos.run.probe import open_probe
+from chaos.run.run_result import RunResult
 from chaos.run.runner import Runner
 from chaos.run.simulated import SimulatedRun
 from chaos.run.truth import Disks

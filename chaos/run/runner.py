@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 
 from chaos.run.client_pool import ClientPoolError
 from chaos.run.injector import JOINT, Injector, everybody
-from chaos.run.outcome import Injection, RunResult, measure, write_run_file
 from chaos.run.plan import HEAL_S_EXPECTED, START_S_EXPECTED, RunPlan
+from chaos.run.run_result import Injection, RunResult, measure, write_run_file
 from chaos.run.truth import TruthError
 from chaos.spec.experiment import FaultWindow, Group
 from chaos.targets import Remains, Target, TargetError, await_leader

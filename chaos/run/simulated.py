@@ -18,8 +18,8 @@ from uuid import UUID
 
 from chaos.faults import support
 from chaos.run.client_faults import CLIENT_FAULTS
-from chaos.run.outcome import RunResult, measure, write_run_file
 from chaos.run.plan import RunPlan
+from chaos.run.run_result import RunResult, measure, write_run_file
 from chaos.run.simulated_windows import CLOSES, OPENS, Windows
 from chaos.simulation.checks.watch import Attached, attach
 from chaos.simulation.clients.scripts import Role

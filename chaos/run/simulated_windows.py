@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chaos.run.injector import JOINT, Injector, everybody
-from chaos.run.outcome import Injection, RunResult
 from chaos.run.plan import RunPlan
+from chaos.run.run_result import Injection, RunResult
 from chaos.simulation.world.world import World
 from chaos.targets.simulated_cluster import SimulatedCluster
 from chaos.workloads import recording

@@ -27,8 +27,8 @@ from rich.table import Table
 from analytics.command import plain
 from analytics.command.choice import AUTO, SPARK, TWINS, chosen
 from chaos.run import launch
-from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
+from chaos.run.run_result import RunResult
 from chaos.spec import experiment as experiments
 from chaos.spec.reading import ExperimentError
 from chaos.terminal.progress import display

@@ -36,28 +36,28 @@ CONTAINER_KINDS: Final = {
     "volume": ("rm",),
     "network": ("rm",),
 }
-CLAIMS_MODE: Final = 0o700  # claims say what is ended and removed, maybe by root
+RUN_LOCKS_MODE: Final = 0o700  # claims say what is ended and removed, maybe by root
 INTERFACES: Final = Path("/sys/class/net")
 
 
-def claims_directory() -> Path:
+def run_locks_directory() -> Path:
     """Return where the claims of this user's runs are."""
     return Path(tempfile.gettempdir()) / f"flotilla-chaos-{os.geteuid()}"
 
 
 def _checked_directory() -> Path | None:
     """Return it, if it is there. Raises TargetError if anybody else could have written a claim."""
-    directory = claims_directory()
+    directory = run_locks_directory()
     try:
         found = directory.lstat()
     except FileNotFoundError:
         return None
     mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or mode != CLAIMS_MODE:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or mode != RUN_LOCKS_MODE:
         raise TargetError(
-            f"{directory} must be a directory of user {os.geteuid()} with mode {CLAIMS_MODE:o}, and"
-            f" is of user {found.st_uid} with mode {mode:o}: what it says may be somebody else's."
-            " Remove it, or let TMPDIR name another place"
+            f"{directory} must be a directory of user {os.geteuid()} with mode {RUN_LOCKS_MODE:o},"
+            f" and is of user {found.st_uid} with mode {mode:o}: what it says may be somebody "
+            "else's. Remove it, or let TMPDIR name another place"
         )
     return directory
 
@@ -75,7 +75,7 @@ class RunLock:
         Raises TargetError if a living run has claimed the same label, or if others could write
         claims.
         """
-        claims_directory().mkdir(mode=CLAIMS_MODE, exist_ok=True)
+        run_locks_directory().mkdir(mode=RUN_LOCKS_MODE, exist_ok=True)
         directory = _checked_directory()
         if self._fields["label"] in _in_use():
             raise TargetError(f"{self._fields['label']} is in use by another run")

@@ -1,4 +1,4 @@
-"""Cuts and conditions of links between nodes that have a network namespace each: rules of iptables in there.
+"""Cuts and conditions of links between nodes in network namespaces: rules of iptables in there.
 
 What lives here: which packets are dropped, doubled or handed to packets.py, and in whose
 namespace. What must not: how namespaces come to be (namespaces.py, compose.py), what a fault cuts.

@@ -36,9 +36,9 @@ from cluster.members.identity import DirectoryLock, Identity, IdentityError
 from cluster.members.membership import ReplacedError, hello_of
 from cluster.members.peers import PeerPort
 from cluster.node.context import ReplicaSettings
+from cluster.node.maintenance import Maintenance
 from cluster.node.replica import Replica
 from cluster.node.scrub import ScrubPace
-from cluster.node.upkeep import Upkeep
 from cluster.observe.observer import NodeObserver, TimedFiles
 from cluster.observe.server import HttpThread, listen, tls_of
 from cluster.raft.ready import Timing
@@ -206,7 +206,7 @@ class Node:
         if settings.http_listen:
             self._observer = self._show(settings)
         self._peers.update_hello(self._replica.hello())
-        self._upkeep = Upkeep(
+        self._maintenance = Maintenance(
             self._replica, self._worker, settings.limits.disk_free_min_bytes, self._event
         )
         self._watch(self._worker.wake.fileno(), True, False)
@@ -425,8 +425,8 @@ class Node:
             requests = clients.receive(self._settings.limits.requests_per_turn_max)
         clients.send(replica.turn(now, requests))
         answered = time.monotonic()
-        replica.finish_turn(self._upkeep.room)
-        self._upkeep.tick(now)
+        replica.finish_turn(self._maintenance.room)
+        self._maintenance.tick(now)
         if self._health is not None:
             self._health.touch(now)
         ended = time.monotonic()

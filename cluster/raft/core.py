@@ -1,4 +1,4 @@
-"""pysyncobj, seated: the only module that knows its private names.
+"""pysyncobj, patched: the only module that knows its private names.
 
 What lives here: the module-level seams where pysyncobj finds our log, serializer, poller and clock,
 the private methods that are replaced, and plain names for the private attributes. What must not:
@@ -124,7 +124,7 @@ class _Clock:
     now_s: float = 0.0
 
 
-def _seat_pysyncobj() -> None:
+def _patch_pysyncobj() -> None:
     """Put our parts where pysyncobj looks for its own. Asserts every private name (rule 13)."""
     found = version("pysyncobj")
     assert found == PYSYNCOBJ_VERSION, f"pysyncobj {found} is not the audited {PYSYNCOBJ_VERSION}"
@@ -141,7 +141,7 @@ def _seat_pysyncobj() -> None:
     logging.getLogger("pysyncobj.syncobj").setLevel(logging.CRITICAL + 1)
 
 
-_seat_pysyncobj()
+_patch_pysyncobj()
 
 
 class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped

@@ -18,8 +18,8 @@ from rich.console import Console
 from chaos.faults import support
 from chaos.run import client_pool, launch
 from chaos.run.client_pool import ClientPool
-from chaos.run.outcome import RunResult
 from chaos.run.probe import open_probe
+from chaos.run.run_result import RunResult
 from chaos.run.runner import Runner
 from chaos.run.truth import Disks
 from chaos.targets.local import LocalTarget

@@ -134,7 +134,7 @@ class FaultyCluster:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCluster]:
     directory = tmp_path_factory.mktemp("faults")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leftovers, "claims_directory", lambda: directory / "claims")
+        patch.setattr(leftovers, "run_locks_directory", lambda: directory / "claims")
         made = FaultyCluster(directory)
         try:
             yield made

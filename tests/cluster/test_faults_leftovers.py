@@ -27,7 +27,7 @@ from chaos.faults import FAULTS, support
 from chaos.targets import leftovers
 from chaos.targets.kinds import KINDS
 kind, directory, *faults = sys.argv[1:]
-leftovers.claims_directory = lambda: Path(directory) / "claims"
+leftovers.run_locks_directory = lambda: Path(directory) / "claims"
 target = KINDS[kind](Path(directory) / "cluster", 3)
 support.prepare(target, faults)
 target.up()
@@ -40,7 +40,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture(autouse=True)
 def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(leftovers, "claims_directory", lambda: tmp_path / "claims")
+    monkeypatch.setattr(leftovers, "run_locks_directory", lambda: tmp_path / "claims")
     return tmp_path / "claims"
 
 

@@ -133,7 +133,7 @@ class Wires:
 def claims(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("claims")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leftovers, "claims_directory", lambda: directory)
+        patch.setattr(leftovers, "run_locks_directory", lambda: directory)
         yield directory
 
 

@@ -74,7 +74,7 @@ class ComposeStage:
 def stage(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeStage]:
     directory = tmp_path_factory.mktemp("compose")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leftovers, "claims_directory", lambda: directory / "claims")
+        patch.setattr(leftovers, "run_locks_directory", lambda: directory / "claims")
         patch.setattr(compose, "PROJECT", engine.unique("flotilla-test").replace("-", ""))
         patch.setenv("FLOTILLA_IMAGE", image)
         for number, port in enumerate(free_ports(3), 1):

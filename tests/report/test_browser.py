@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser
 
-from analytics.common.check_specs import CLAIMS
+from analytics.common.check_specs import CHECK_SPECS
 from analytics.common.verdict import CheckResult
 from analytics.report.index import write_index
 from analytics.report.page import page
@@ -120,7 +120,7 @@ BROKEN_WORDS: Final = """() => {
 def test_no_word_of_a_table_breaks_in_its_middle(
     browser: Browser, tmp_path: Path, width: int
 ) -> None:
-    checks = tuple(CheckResult(name, one.meaning, 0, (), 0.5) for name, one in CLAIMS.items())
+    checks = tuple(CheckResult(name, one.meaning, 0, (), 0.5) for name, one in CHECK_SPECS.items())
     report = replace(samples.report(), checks=checks)
     text = page(report, samples.facts(tmp_path), samples.series(), samples.EVENTS)
     (tmp_path / "report.html").write_text(text, encoding="utf-8")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 
-from chaos.simulation.world.database import seated
+from chaos.simulation.world.database import patched
 
 
 def drawn(salt: int) -> bytes:
-    with seated(lambda: None, {}, salt):
+    with patched(lambda: None, {}, salt):
         found: bytes = sqlite3.connect(":memory:").execute("SELECT randomblob(16)").fetchone()[0]
     return found
 

@@ -49,13 +49,13 @@ class WireBench:
         self.peers: dict[str, WirePeers] = {}
         self.got: dict[str, list[Any]] = {"a": [], "b": []}
         self.events: dict[str, list[Any]] = {"a": [], "b": []}
-        self._seat = wired(self.wire)
-        self._seat.__enter__()
+        self._patched = wired(self.wire)
+        self._patched.__enter__()
         self.join("a")
         self.join("b")
 
     def close(self) -> None:
-        self._seat.__exit__(None, None, None)
+        self._patched.__exit__(None, None, None)
 
     def departure(self) -> float:
         return self.clock.now

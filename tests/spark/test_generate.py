@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from analytics.cli import main
 from analytics.common import session
-from analytics.common.check_specs import CLAIMS
+from analytics.common.check_specs import CHECK_SPECS
 from analytics.generate import operations as ops
 from analytics.generate.plants import PLANTS
 from analytics.generate.shape import BadShape, Shape, violations_of
@@ -53,7 +53,7 @@ def test_each_planted_violation_is_found_and_no_other(
 
     report = check(tmp_path)
 
-    assert answers["expected"].keys() == CLAIMS.keys()
+    assert answers["expected"].keys() == CHECK_SPECS.keys()
     assert evidence_of(tmp_path) == answers["expected"]
     seen = report.observations
     assert (seen.acknowledged, seen.delivered) == (answers["acknowledged"], answers["delivered"])

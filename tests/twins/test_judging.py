@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from analytics.command import plain
-from analytics.common.check_specs import CLAIMS, Part
+from analytics.common.check_specs import CHECK_SPECS, Part
 from analytics.twins import TWINS, judge
 from analytics.twins.judging import (
     NEEDS_HISTORY,
@@ -450,19 +450,21 @@ def test_both_judges_hold_the_same_checks_for_no_proof_where_something_is_missin
     """As the table "rests on" of docs/checks.md has them."""
     page = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
     table = page[page.index("| rests on | checks |") :].split("\n\n")[0].splitlines()[2:]
-    documented = [{name for name in re.findall(r"`(\w+)`", row) if name in CLAIMS} for row in table]
+    documented = [
+        {name for name in re.findall(r"`(\w+)`", row) if name in CHECK_SPECS} for row in table
+    ]
     history, truth, _ = documented
     assert history == NEEDS_HISTORY
     assert truth == NEEDS_TRUTH
     assert documented == [
-        {name for name, spec in CLAIMS.items() if spec.needs_whole is part and name in TWINS}
+        {name for name, spec in CHECK_SPECS.items() if spec.needs_whole is part and name in TWINS}
         for part in (Part.HISTORY, Part.TRUTH, None)
     ]
 
 
 def test_both_judges_hold_the_same_checks_for_those_of_names_and_of_disks() -> None:
-    assert {name for name, spec in CLAIMS.items() if spec.needs_names} == OF_NAMES
-    assert {name for name, spec in CLAIMS.items() if spec.needs_truth} == OF_DISKS
+    assert {name for name, spec in CHECK_SPECS.items() if spec.needs_names} == OF_NAMES
+    assert {name for name, spec in CHECK_SPECS.items() if spec.needs_truth} == OF_DISKS
 
 
 def test_recorder_judges_and_simulator_know_the_same_errors_that_say_what_is_gone() -> None:

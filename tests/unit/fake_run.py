@@ -10,8 +10,8 @@ from typing import Any
 
 from chaos.faults import FAULTS
 from chaos.run.client_faults import CLIENT_FAULTS
-from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
+from chaos.run.run_result import RunResult
 from chaos.run.runner import Runner
 from chaos.run.truth import TruthError
 from chaos.spec import experiment

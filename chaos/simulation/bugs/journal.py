@@ -15,8 +15,8 @@ from cluster.log import segments
 from cluster.log.files import FailStop, Files
 from cluster.log.journal import Journal
 from cluster.log.segments import Segment
+from cluster.node.maintenance import Maintenance
 from cluster.node.member import Member
-from cluster.node.upkeep import Upkeep
 from cluster.raft.log import Log
 
 _load: Final = Journal._load
@@ -63,10 +63,10 @@ def restart_wipes_the_log(patches: Patches) -> None:
 def compacts_without_a_checkpoint(patches: Patches) -> None:
     """Drop segments up to the applied index, whatever of the database is on the disk."""
 
-    def compact(upkeep: Upkeep, member: Member) -> None:
+    def compact(maintenance: Maintenance, member: Member) -> None:
         member.journal.compact(member.store.applied_index)
 
-    patches.attribute(Upkeep, "_checkpoint_if_due", compact)
+    patches.attribute(Maintenance, "_checkpoint_if_due", compact)
 
 
 @bug(

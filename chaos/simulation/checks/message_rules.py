@@ -27,7 +27,7 @@ from flotilla_client.protocol import SUB, UNSUB, Reply, Request
 from flotilla_client.retry import ON_NAK, is_definite
 
 
-class Claims:
+class MessageRules:
     """Watches the messages of a world; tells `invariants` of those that are not true."""
 
     def __init__(self, world: World, invariants: Invariants) -> None:
@@ -95,9 +95,9 @@ _CONTROLS: Final[dict[str, type[Subscribe] | type[Unsubscribe]]] = {
     UNSUB: Unsubscribe,
 }
 _JUDGES: Final[dict[type, Any]] = {
-    AppendEntriesResponse: Claims._acknowledged,
-    RequestVoteResponse: Claims._in_term,
-    RequestVote: Claims._in_term,
+    AppendEntriesResponse: MessageRules._acknowledged,
+    RequestVoteResponse: MessageRules._in_term,
+    RequestVote: MessageRules._in_term,
 }
 
 

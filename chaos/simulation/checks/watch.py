@@ -22,7 +22,7 @@ from chaos.simulation.checks.calm import Calm
 from chaos.simulation.checks.checkpoints import Checkpoints
 from chaos.simulation.checks.coverage import Coverage
 from chaos.simulation.checks.invariants import Invariants
-from chaos.simulation.checks.message_rules import Claims
+from chaos.simulation.checks.message_rules import MessageRules
 from chaos.simulation.checks.promises import Promises
 from chaos.simulation.checks.raft_rules import RaftRules
 from chaos.simulation.checks.reads import ReadChecks
@@ -98,7 +98,7 @@ class Attached:
         self.directory = directory
         self._world = world
         self._invariants = Invariants(world)
-        self._claims = Claims(world, self._invariants)
+        self._message_rules = MessageRules(world, self._invariants)
         self._reads = ReadChecks(world, self._invariants)
         self._reference = Reference(store_limits(world.plan.knobs))
         self._rules = RaftRules(world, self._invariants)
@@ -437,7 +437,7 @@ class Attached:
 
     def denied(self, request: Request, reply: Reply) -> None:
         """See `clients.Watcher`."""
-        self._claims.denied(request, reply)
+        self._message_rules.denied(request, reply)
 
     def took(self, process: Process, seconds: float) -> None:
         """See `clients.Watcher`."""

@@ -33,7 +33,7 @@ from chaos.simulation.plan.limits import (
 )
 from chaos.simulation.plan.plan import Action, Mode, Plan
 from chaos.simulation.search import scenes
-from chaos.simulation.search.room import Room
+from chaos.simulation.search.quiet_window import QuietWindow
 from chaos.simulation.world.network import double_of
 from chaos.simulation.world.operator import BROKEN_HOWS
 from cluster.wire.levels import LEVEL_OF_USERS
@@ -616,7 +616,7 @@ RARE: Final = frozenset(
 # Half of all seeds: most rules are about a leader that is none any more, or what comes late.
 FREQUENT: Final = frozenset({"deposed_leaders", "clogs", "lost_checkpoints"})
 RARE_PERIOD_S: Final = (6.0, 30.0)  # each of these takes the cluster, or a client, out for long
-# Of several steps, which come off only where nothing else is broken (room.py).
+# Of several steps, which come off only where nothing else is broken (quiet_window.py).
 STAGED: Final = (
     "empty_doubles",
     "replaced_unheard",
@@ -624,8 +624,8 @@ STAGED: Final = (
     "way_back_meanwhile",
 )
 ROOM_S_MAX: Final = 8.0  # a run has a dozen other kinds of faults
-ROOM_SHARE: Final = 0.5  # of the seeds have room for one of these
-STAGED_BESIDE: Final = ("returning_leaders",)  # the same, of seeds without room for the others
+QUIET_SHARE: Final = 0.5  # of the seeds have a quiet window for one of these
+STAGED_BESIDE: Final = ("returning_leaders",)  # the same, of seeds without one for the others
 BESIDE_SHARE: Final = 0.4
 SETTLED_S: Final = (4.0, 7.0)  # before it: an emptied member is one again, and a leader leads
 
@@ -655,8 +655,8 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         if callers.rng.random() < CALLERS_SHARE and role.get("size_bytes", 0) <= CALLERS_BYTES_MAX:
             role["callers"] = callers.rng.choice((2, 4, 9))
     schedule = tuple(_schedule(draw, empty.duration_s))
-    room = _room(draw, empty.duration_s)
-    schedule = tuple(sorted((*schedule, *room.steps), key=lambda action: action.at_s))
+    window = _quiet_window(draw, empty.duration_s)
+    schedule = tuple(sorted((*schedule, *window.steps), key=lambda action: action.at_s))
     knobs: dict[str, Any] = {**_world(draw("world")), **_limits(draw("limits"), load["roles"])}
     if draw("full topics").rng.random() < FULL_SHARE and _are_joined(load["roles"]):
         knobs.setdefault("backlog_bytes_max", BACKLOG_PUTS_MIN * _largest(load["roles"]))
@@ -695,7 +695,7 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     scenes.short_steps(draw("short steps").rng, knobs)
     schedule = _with_latent_damages(draw("latent damages"), knobs, schedule, empty.duration_s)
     caches = scenes.failing_majorities(draw("caches").rng, empty.members, empty.duration_s)
-    schedule = room.made_in((*schedule, *caches), empty.members)
+    schedule = window.made_in((*schedule, *caches), empty.members)
     deaths = _let_work(draw("groups"), load["roles"], schedule, knobs, empty.duration_s)
     own = _order_by_key(draw("order by key"), load["roles"], knobs, empty.duration_s)
     lost = scenes.lost_syncs(draw("lost syncs").rng, clients, empty.duration_s)
@@ -832,17 +832,20 @@ def _schedule(draw: Callable[[str], Draw], duration_s: float) -> list[Action]:
     return sorted((one for one in actions if one.at_s < duration_s), key=lambda one: one.at_s)
 
 
-def _room(draw: Callable[[str], Draw], duration_s: float) -> Room:
-    """Return room for a fault of several steps, in some seeds; in the others it has none."""
-    room = _room_for(draw("room"), duration_s, STAGED, ROOM_SHARE)
-    if room.steps:
-        return room
-    return _room_for(draw("another room"), duration_s, STAGED_BESIDE, BESIDE_SHARE)
+def _quiet_window(draw: Callable[[str], Draw], duration_s: float) -> QuietWindow:
+    """Return a quiet window for a fault of several steps, in some seeds; in the others none."""
+    # The streams have an older name: with another one, all seeds would draw another plan.
+    window = _quiet_window_for(draw("room"), duration_s, STAGED, QUIET_SHARE)
+    if window.steps:
+        return window
+    return _quiet_window_for(draw("another room"), duration_s, STAGED_BESIDE, BESIDE_SHARE)
 
 
-def _room_for(draw: Draw, duration_s: float, kinds: Sequence[str], share: float) -> Room:
+def _quiet_window_for(
+    draw: Draw, duration_s: float, kinds: Sequence[str], share: float
+) -> QuietWindow:
     if draw.rng.random() >= share:
-        return Room(0.0, 0.0, ())
+        return QuietWindow(0.0, 0.0, ())
     steps = list(KINDS[draw.rng.choice(kinds)](draw))
     # The last of it may meet others again.
     lasts_s = min(ROOM_S_MAX, max(later_s + args.get("seconds", 0.0) for later_s, _, args in steps))
@@ -855,7 +858,7 @@ def _room_for(draw: Draw, duration_s: float, kinds: Sequence[str], share: float)
         if at_s + later_s < duration_s - 0.001
     )
     end_s = min(at_s + lasts_s, duration_s - 0.001)
-    return Room(round(at_s - settled_s, 4), int(end_s * 1e4) / 1e4, own)
+    return QuietWindow(round(at_s - settled_s, 4), int(end_s * 1e4) / 1e4, own)
 
 
 def _users(draw: Draw, roles: Sequence[Mapping[str, Any]], duration_s: float) -> Iterator[Action]:

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from chaos.simulation.disks import vfs
 from cluster.log.files import DISK
-from cluster.node import upkeep
+from cluster.node import maintenance
 from cluster.store import snapshots
 from flotilla_client import state
 
@@ -44,36 +44,36 @@ _verify: Final = snapshots.Download.verify
 
 
 @contextmanager
-def seated(active: Active, disks: Disks, salt: int = 1) -> Iterator[None]:
+def patched(active: Active, disks: Disks, salt: int = 1) -> Iterator[None]:
     """Have the real files in some directories on simulated disks.
 
     `active`: whose code runs. `salt`: what SQLite's random numbers begin with. Pauses between the
     steps of a copy are the world's.
     """
     occupant = getattr(DISK.free_bytes, "__self__", None)
-    assert not isinstance(occupant, _Seats), "one world at a time"
-    seats = _Seats(active, disks)
+    assert not isinstance(occupant, _FileCalls), "one world at a time"
+    calls = _FileCalls(active, disks)
     with (
         _salted(salt),
         patch.object(sqlite3, "connect", vfs.connect),
-        patch.object(vfs.LAYER, "find", seats.owner),
-        patch.object(vfs.LAYER, "current", seats.current),
-        patch.object(os, "fsync", seats.sync),
-        patch.object(os, "fdatasync", seats.sync),
-        patch.object(os, "rename", seats.rename),
-        patch.object(os, "replace", seats.rename),
-        patch.object(os, "unlink", seats.unlink),
-        patch.object(os, "remove", seats.unlink),
-        patch.object(os, "pwrite", seats.pwrite),
-        patch.object(os, "posix_fadvise", seats.forget),
-        patch.object(DISK, "free_bytes", seats.free_bytes),
-        patch.object(upkeep, "SPARE_BYTES", SPARE_BYTES),
+        patch.object(vfs.LAYER, "find", calls.owner),
+        patch.object(vfs.LAYER, "current", calls.current),
+        patch.object(os, "fsync", calls.sync),
+        patch.object(os, "fdatasync", calls.sync),
+        patch.object(os, "rename", calls.rename),
+        patch.object(os, "replace", calls.rename),
+        patch.object(os, "unlink", calls.unlink),
+        patch.object(os, "remove", calls.unlink),
+        patch.object(os, "pwrite", calls.pwrite),
+        patch.object(os, "posix_fadvise", calls.forget),
+        patch.object(DISK, "free_bytes", calls.free_bytes),
+        patch.object(maintenance, "SPARE_BYTES", SPARE_BYTES),
         patch.object(snapshots, "STEP_BYTES", STEP_BYTES),
         patch.object(snapshots, "SYNC_BYTES", SYNC_BYTES),
         patch.object(state, "CHECKPOINT_PAGES", STATE_PAGES),
-        patch.object(snapshots, "make_copy", seats.make_copy),
-        patch.object(snapshots.Download, "write", lambda copy, chunk: seats.write(copy, chunk)),
-        patch.object(snapshots.Download, "verify", lambda copy: _verify(copy, seats.pause)),
+        patch.object(snapshots, "make_copy", calls.make_copy),
+        patch.object(snapshots.Download, "write", lambda copy, chunk: calls.write(copy, chunk)),
+        patch.object(snapshots.Download, "verify", lambda copy: _verify(copy, calls.pause)),
     ):
         yield
 
@@ -87,7 +87,7 @@ def _salted(salt: int) -> Iterator[None]:
         vfs.LAYER.seed(0)
 
 
-class _Seats:
+class _FileCalls:
     def __init__(self, active: Active, disks: Disks) -> None:
         self._active, self._disks = active, disks
 

@@ -26,10 +26,10 @@ from cluster.members.identity import Identity
 from cluster.members.membership import hello_of
 from cluster.members.peers import BULK_BYTES_SERVED
 from cluster.node.context import ReplicaSettings
+from cluster.node.maintenance import Maintenance
 from cluster.node.member import Member
 from cluster.node.replica import Replica
 from cluster.node.scrub import ScrubPace
-from cluster.node.upkeep import Upkeep
 from cluster.raft.ready import Ready, Timing
 from cluster.serve.broker import BrokerLimits
 from cluster.serve.frontend import ClientRoutes
@@ -144,7 +144,7 @@ class SimNode:
         self._rooms = world.stream(f"rooms {name}")
         self._port: Side
         self._worker: SimWorker
-        self._upkeep: Upkeep
+        self._maintenance: Maintenance
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -221,13 +221,13 @@ class SimNode:
 
     @property
     def waits_in_vain(self) -> bool:
-        """True while the upkeep waits for a checkpoint that nobody makes."""
-        return self._upkeep._checkpointing and self._worker.idle
+        """True while the maintenance waits for a checkpoint that nobody makes."""
+        return self._maintenance._checkpointing and self._worker.idle
 
     @property
     def disk_low(self) -> bool:
         """True while the process takes its disk to be short of room."""
-        return self._upkeep.room.is_low
+        return self._maintenance.room.is_low
 
     @property
     def in_turn_until_s(self) -> float:
@@ -286,7 +286,7 @@ class SimNode:
             partial(WitnessedMember, self),
         )
         self.replica = replica
-        self._upkeep = Upkeep(
+        self._maintenance = Maintenance(
             replica, self._worker, int(world.knob("disk_free_min_bytes")), self._on_event
         )
         peers.update_hello(replica.hello())
@@ -492,8 +492,8 @@ class SimNode:
             requests += self._port.receive_requests()
         for route, frames in self._port.send_replies(replica.turn(now, requests)):
             world.reply(self.name, route, frames, self.departure())
-        replica.finish_turn(self._upkeep.room)
-        self._upkeep.tick(now)
+        replica.finish_turn(self._maintenance.room)
+        self._maintenance.tick(now)
         self._busy_until_s, self._elapsed_s = self.departure(), 0.0
         turn_s = self._busy_until_s - world.now
         self._port.end_turn(turn_s, now + turn_s)
@@ -542,4 +542,4 @@ class SimNode:
             self.world.tell("vouched", {"node": self.name, "index": durable_index})
             journal.compact(durable_index)
 
-        self._worker.submit(lambda: tables.checkpoint(path), done, self._upkeep._failed)
+        self._worker.submit(lambda: tables.checkpoint(path), done, self._maintenance._failed)

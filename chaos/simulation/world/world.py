@@ -26,7 +26,7 @@ from chaos.simulation.disks.memory import memory_directory
 from chaos.simulation.disks.stored import StoredFiles
 from chaos.simulation.plan.limits import limited
 from chaos.simulation.plan.plan import Action, Plan
-from chaos.simulation.world.database import seated
+from chaos.simulation.world.database import patched
 from chaos.simulation.world.network import Net, SimLinkConditions, SimNet, double_of, member_of
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.ways import Ways
@@ -114,7 +114,7 @@ class World:
         self._hash = blake2b(plan.to_json().encode(), digest_size=16)
         self._notes: list[object] = []
         self._streams: dict[str, random.Random] = {}
-        self._seats = ExitStack()
+        self._patches = ExitStack()
         self._power_keeps: dict[str, str | None] = {}
         self._knobs = {name: float(plan.knobs.get(name, value)) for name, value in KNOBS.items()}
         self._home = tempfile.TemporaryDirectory(dir=memory_directory())
@@ -160,12 +160,12 @@ class World:
         return self.active
 
     def __enter__(self) -> Self:
-        self._seats.enter_context(limited(self.plan.knobs))
-        self._seats.enter_context(awaited(lambda: self.now))
+        self._patches.enter_context(limited(self.plan.knobs))
+        self._patches.enter_context(awaited(lambda: self.now))
         salt = self.stream("database").getrandbits(30) + 1
-        self._seats.enter_context(seated(lambda: self.active, self.files, salt))
+        self._patches.enter_context(patched(lambda: self.active, self.files, salt))
         if isinstance(self.net, Wire):
-            self._seats.enter_context(wired(self.net))
+            self._patches.enter_context(wired(self.net))
         return self
 
     def __exit__(
@@ -174,7 +174,7 @@ class World:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._home, self._seats:
+        with self._home, self._patches:
             for node in (*self.nodes.values(), *self.doubles.values()):
                 node.close(noticed=False)
 

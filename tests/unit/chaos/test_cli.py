@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from chaos import cli
 from chaos.run import launch
-from chaos.run.outcome import RunResult
+from chaos.run.run_result import RunResult
 from chaos.spec import experiment
 from chaos.targets import leftovers
 
@@ -103,7 +103,7 @@ def test_heal_refuses_claims_that_are_not_to_be_believed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "claims").mkdir(mode=0o755)
-    monkeypatch.setattr(leftovers, "claims_directory", lambda: tmp_path / "claims")
+    monkeypatch.setattr(leftovers, "run_locks_directory", lambda: tmp_path / "claims")
     done = CliRunner().invoke(cli.commands, ["heal"])
     assert done.exit_code == 2
     assert "mode 700" in done.output

@@ -14,7 +14,7 @@ import pytest
 
 from chaos.simulation.disks.client_disk import ClientDisk
 from chaos.simulation.disks.disk import KEEPS
-from chaos.simulation.world.database import seated
+from chaos.simulation.world.database import patched
 from flotilla_client import StateUnusable
 from flotilla_client import state as state_module
 from flotilla_client.observer import Silent
@@ -34,7 +34,7 @@ def batch(size: int) -> tuple[bytes, bytes]:
 def machine(directory: Path) -> Iterator[ClientDisk]:
     """Give a machine on whose disk the directory is."""
     disk = ClientDisk(directory)
-    with seated(lambda: None, {str(directory): disk.image}):
+    with patched(lambda: None, {str(directory): disk.image}):
         yield disk
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from chaos.faults import FAULTS
 from chaos.run import demo
 from chaos.run.demo import run_demo
-from chaos.run.outcome import Injection, RunResult
 from chaos.run.plan import RunPlan
+from chaos.run.run_result import Injection, RunResult
 from chaos.spec import experiment
 
 ANALYTICS = """

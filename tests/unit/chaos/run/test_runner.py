@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from chaos.faults import FAULTS
-from chaos.run import outcome
+from chaos.run import run_result
 from chaos.run.client_pool import ClientPoolError
-from chaos.run.outcome import Injection, RunResult
+from chaos.run.run_result import Injection, RunResult
 from chaos.spec import experiment
 from chaos.targets import TargetError
 from chaos.workloads.history import ProcessRecorder
@@ -185,7 +185,7 @@ def test_the_same_seed_gives_clients_the_same_seeds_and_endpoints(tmp_path: Path
 def test_a_gap_reaches_from_the_last_acknowledgment_before_to_the_first_after() -> None:
     injections = [Injection("f", ["n1"], 10_000_000), Injection("g", ["n2"], 50_000_000)]
     times_ns = [ms * 1_000_000 for ms in (8, 12, 30, 49, 52, 88, 91)]
-    outcome.measure_gaps(injections, times_ns, 90_000_000)
+    run_result.measure_gaps(injections, times_ns, 90_000_000)
     assert [injection.gap_ms for injection in injections] == [19.0, 36.0]
 
 
@@ -217,7 +217,7 @@ def test_expectations_that_are_not_met_are_told_with_their_numbers() -> None:
     parsed = experiment.parse(EXPERIMENT, "two", FAULTS)
     injections = [Injection("f", ["n1"], 0, 20_500.0), Injection("g", ["n1"], 0, None)]
     came_to = RunResult(injections=injections)
-    assert outcome.unmet(parsed, came_to) == [
+    assert run_result.unmet(parsed, came_to) == [
         "f: no acknowledgment for 20.5 s, 20 s are the most",
         "g: service did not come back before the next phase",
     ]

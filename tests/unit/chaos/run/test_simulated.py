@@ -12,8 +12,8 @@ import pytest
 from analytics.twins import find_all
 from chaos.faults import FAULTS
 from chaos.run import launch
-from chaos.run.outcome import RunResult
 from chaos.run.plan import RunPlan
+from chaos.run.run_result import RunResult
 from chaos.run.simulated import NAME, SimulatedRun, simulator_plan
 from chaos.simulation.plan.plan import CLIENTS_MAX
 from chaos.spec import experiment

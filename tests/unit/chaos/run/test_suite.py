@@ -18,8 +18,8 @@ from rich.console import Console
 
 from analytics.command import plain
 from chaos.run import launch, suite
-from chaos.run.outcome import Injection, RunResult
 from chaos.run.plan import RunPlan
+from chaos.run.run_result import Injection, RunResult
 from chaos.run.suite import Judge, Options, Suite, SuiteRow, blackouts, exit_code
 from chaos.spec import experiment
 from chaos.spec.reading import ExperimentError

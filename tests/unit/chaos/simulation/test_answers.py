@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.simulation.checks.message_rules import Claims
+from chaos.simulation.checks.message_rules import MessageRules
 from chaos.simulation.checks.reads import ReadChecks
 from cluster.store import commands
 from cluster.store.commands import Put, Subscribe, Unsubscribe
@@ -40,7 +40,10 @@ class AnswerScene:
         invariants: Any = SimpleNamespace(
             fail=lambda check, text: self.failures.append((check, text))
         )
-        self.reads, self.claims = ReadChecks(world, invariants), Claims(world, invariants)
+        self.reads, self.rules = (
+            ReadChecks(world, invariants),
+            MessageRules(world, invariants),
+        )
         self.world = world
 
     def answer(self, request_id: str, by: str = "a", kind: str = ACK, node: str = "a") -> None:
@@ -50,7 +53,7 @@ class AnswerScene:
 
     def deny(self, code: str, sequence: int = 7, **body: Any) -> None:
         request = Request(SUB, "one.1", "t", "me", 1, {"sequence": sequence})
-        self.claims.denied(request, Reply(NAK, "one.1", "a", "a", 1, {"error": code, **body}))
+        self.rules.denied(request, Reply(NAK, "one.1", "a", "a", 1, {"error": code, **body}))
 
 
 def entry(*operations: Any) -> bytes:

@@ -23,8 +23,8 @@ import cluster.members.neighbours
 import cluster.members.peers
 import cluster.node.joining
 import cluster.node.linked
+import cluster.node.maintenance
 import cluster.node.member
-import cluster.node.upkeep
 import cluster.raft.log
 import cluster.raft.raft
 import cluster.raft.transport
@@ -94,7 +94,7 @@ MODULES: tuple[ModuleType, ...] = (
     cluster.store.tables,
     cluster.store.topics,
     cluster.raft.transport,
-    cluster.node.upkeep,
+    cluster.node.maintenance,
     cluster.serve.zmtp,
     flotilla_client.aio,
     flotilla_client.operations,

@@ -18,7 +18,7 @@ import pytest
 from chaos.simulation.disks.disk import OWN_SYNC, PAGE_BYTES, DiskFailed, PowerLoss, SimDisk
 from chaos.simulation.disks.memory import remove_leftovers
 from chaos.simulation.disks.stored import StoredFiles
-from chaos.simulation.world.database import seated
+from chaos.simulation.world.database import patched
 from chaos.simulation.world.jobs import Stepped
 from chaos.simulation.world.node import SimNode
 from cluster.log.journal import Journal
@@ -312,7 +312,7 @@ class DiskMachine:
 @contextmanager
 def running(*machines: DiskMachine) -> Iterator[None]:
     files = {str(machine.image.directory): machine.image for machine in machines}
-    with seated(lambda: cast(SimNode, machines[0]), files):
+    with patched(lambda: cast(SimNode, machines[0]), files):
         yield
 
 
@@ -720,7 +720,7 @@ def test_the_seams_are_gone_behind_a_run() -> None:
         return [os.fsync, os.replace, os.unlink, sqlite3.connect, snapshots.make_copy]
 
     before = seams()
-    with seated(lambda: None, {}):
+    with patched(lambda: None, {}):
         assert not set(before) & set(seams())
     assert seams() == before
 

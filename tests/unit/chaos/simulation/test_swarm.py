@@ -26,7 +26,7 @@ from chaos.simulation.plan.limits import (
 )
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.search import swarm
-from chaos.simulation.search.room import DISTURBING
+from chaos.simulation.search.quiet_window import DISTURBING
 from chaos.simulation.search.swarm import KINDS, Draw, plan_for
 from chaos.simulation.world.administrator import Administrator
 from chaos.simulation.world.operator import BROKEN_HOWS, Operator
@@ -87,15 +87,17 @@ def test_one_kind_of_fault_more_leaves_the_rest_of_every_plan_as_it_was(
         assert plan.knobs == before.knobs
 
 
-def test_a_fault_of_several_steps_has_room_in_about_half_of_the_plans(plans: list[Plan]) -> None:
+def test_a_fault_of_several_steps_has_a_quiet_window_in_about_half_of_the_plans(
+    plans: list[Plan],
+) -> None:
     with_room = 0
     for plan in plans:
-        room = swarm._room(partial(_draw, plan), plan.duration_s)
-        span = [each for each in plan.schedule if room.begin_s <= each.at_s < room.end_s]
-        others = [each for each in span if each.name in DISTURBING and each not in room.steps]
-        assert {each.at_s for each in others} <= {room.begin_s}, "what is mended, and no more"
-        assert room.end_s < plan.duration_s
-        with_room += bool(room.steps)
+        window = swarm._quiet_window(partial(_draw, plan), plan.duration_s)
+        span = [each for each in plan.schedule if window.begin_s <= each.at_s < window.end_s]
+        others = [each for each in span if each.name in DISTURBING and each not in window.steps]
+        assert {each.at_s for each in others} <= {window.begin_s}, "what is mended, and no more"
+        assert window.end_s < plan.duration_s
+        with_room += bool(window.steps)
     assert 0.4 < with_room / len(plans) < 0.8
 
 

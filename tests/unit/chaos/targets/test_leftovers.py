@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("leftovers")
 @pytest.fixture(autouse=True)
 def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Claims of these tests only."""
-    monkeypatch.setattr(leftovers, "claims_directory", lambda: tmp_path / "claims")
+    monkeypatch.setattr(leftovers, "run_locks_directory", lambda: tmp_path / "claims")
     return tmp_path / "claims"
 
 

@@ -27,7 +27,7 @@ WAIT_S = 10.0
 @pytest.fixture(autouse=True)
 def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Claims of these tests only: nothing of other runs is cleared away."""
-    monkeypatch.setattr(leftovers, "claims_directory", lambda: tmp_path / "claims")
+    monkeypatch.setattr(leftovers, "run_locks_directory", lambda: tmp_path / "claims")
     return tmp_path / "claims"
 
 

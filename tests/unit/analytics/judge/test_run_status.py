@@ -1,4 +1,4 @@
-"""What analytics/judge/outcome.py promises: a run that calls itself unknown is not called valid."""
+"""What analytics/judge/run_status.py promises: what calls itself unknown is not called valid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analytics.judge.outcome import reasons_of
+from analytics.judge.run_status import reasons_of
 
 
 @pytest.mark.parametrize(

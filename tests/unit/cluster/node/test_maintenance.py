@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from cluster.log.files import DISK, Files
-from cluster.node import upkeep
+from cluster.node import maintenance
 from cluster.node.budget import CHORES_SHARE
 from cluster.node.context import DiskRoom
-from cluster.node.upkeep import Upkeep
+from cluster.node.maintenance import Maintenance
 from cluster.raft.ready import Timing
 from cluster.store import tables
 from cluster.store.commands import Advance, Checkpoint, Raise, Subscribe
@@ -68,7 +68,7 @@ class SizedDisk(Files):
         return self.free
 
 
-class UpkeepBench:
+class MaintenanceBench:
     def __init__(
         self,
         directory: Path,
@@ -103,7 +103,7 @@ class UpkeepBench:
         )
         self.worker: Any = worker()
         self.events: list[str] = []
-        self.upkeep = Upkeep(
+        self.maintenance = Maintenance(
             self.replica, self.worker, disk_free_min_bytes, lambda event, **_: self.note(event)
         )
 
@@ -142,25 +142,25 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
     "error", [OSError(errno.EIO, "fsync"), sqlite_error(sqlite3.SQLITE_IOERR_FSYNC)]
 )
 def test_a_checkpoint_that_could_not_sync_is_the_end(tmp_path: Path, error: Exception) -> None:
-    bench = UpkeepBench(tmp_path)
+    bench = MaintenanceBench(tmp_path)
     bench.worker.error = error
     with pytest.raises(type(error)):
-        bench.upkeep.tick(0.0)
+        bench.maintenance.tick(0.0)
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_FULL])
 def test_a_checkpoint_that_found_no_lock_or_room_is_tried_again(tmp_path: Path, code: int) -> None:
-    bench = UpkeepBench(tmp_path)
+    bench = MaintenanceBench(tmp_path)
     bench.worker.error = sqlite_error(code)
-    bench.upkeep.tick(0.0)
-    bench.upkeep.tick(upkeep.CHECKPOINT_PERIOD_S / 2)
+    bench.maintenance.tick(0.0)
+    bench.maintenance.tick(maintenance.CHECKPOINT_PERIOD_S / 2)
     assert bench.worker.jobs == 1
-    bench.upkeep.tick(upkeep.CHECKPOINT_PERIOD_S)
+    bench.maintenance.tick(maintenance.CHECKPOINT_PERIOD_S)
     assert (bench.worker.jobs, bench.events) == (2, ["checkpoint_failed"] * 2)
 
 
 def test_a_log_that_was_kept_for_long_is_cut_in_bounded_steps(tmp_path: Path) -> None:
-    bench = UpkeepBench(tmp_path, worker=PromptWorker)
+    bench = MaintenanceBench(tmp_path, worker=PromptWorker)
     left = [130]
     steps: list[int] = []
 
@@ -174,7 +174,7 @@ def test_a_log_that_was_kept_for_long_is_cut_in_bounded_steps(tmp_path: Path) ->
 
     bench.replica.member.journal.compact = compact
     for turn in range(100):
-        bench.upkeep.tick(turn / 1000)
+        bench.maintenance.tick(turn / 1000)
     assert left == [0]
     a_turn_ms = 1000 * CHORES_SHARE * bench.replica.settings.timing.heartbeat_s
     assert max(steps) <= a_turn_ms + 1  # the clock goes on by a millisecond a look
@@ -182,30 +182,30 @@ def test_a_log_that_was_kept_for_long_is_cut_in_bounded_steps(tmp_path: Path) ->
 
 
 def test_a_short_journal_and_no_wal_need_no_checkpoint(tmp_path: Path) -> None:
-    bench = UpkeepBench(tmp_path)
+    bench = MaintenanceBench(tmp_path)
     bench.replica.member.journal.size_bytes = KEPT_BYTES
-    bench.upkeep.tick(0.0)
+    bench.maintenance.tick(0.0)
     assert bench.worker.jobs == 0
 
 
 def test_a_checkpoint_that_is_asked_for_is_made_once_and_told(tmp_path: Path) -> None:
-    bench = UpkeepBench(tmp_path, worker=PromptWorker)
+    bench = MaintenanceBench(tmp_path, worker=PromptWorker)
     bench.replica.member.journal.size_bytes = 0
     bench.store.ok(Raise(LEVEL_OF_USERS))
     index = bench.store.ok(Checkpoint(True, "admin"))["index"]
     bench.store.store.commit()
     for turn in range(3):
-        bench.upkeep.tick(turn * upkeep.CHECKPOINT_PERIOD_S)
+        bench.maintenance.tick(turn * maintenance.CHECKPOINT_PERIOD_S)
     assert bench.replica.member.checkpointed_index == index
     assert bench.events == ["checkpointed"]
 
 
 def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
-    bench = UpkeepBench(tmp_path, disk_free_min_bytes=2**62)
+    bench = MaintenanceBench(tmp_path, disk_free_min_bytes=2**62)
     bench.replica.member = None
-    bench.upkeep.tick(0.0)
-    bench.upkeep.tick(upkeep.DISK_PERIOD_S)
-    assert (bench.upkeep.room.is_low, bench.events) == (True, ["disk"])
+    bench.maintenance.tick(0.0)
+    bench.maintenance.tick(maintenance.DISK_PERIOD_S)
+    assert (bench.maintenance.room.is_low, bench.events) == (True, ["disk"])
 
 
 # --- room ---------------------------------------------------------------------------------------
@@ -213,59 +213,65 @@ def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
 
 def test_free_pages_of_the_store_count_as_room(tmp_path: Path) -> None:
     disk = SizedDisk(9_000_000)
-    bench = UpkeepBench(tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker)
-    bench.upkeep.tick(0.0)
-    assert bench.upkeep.room.is_low
+    bench = MaintenanceBench(
+        tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker
+    )
+    bench.maintenance.tick(0.0)
+    assert bench.maintenance.room.is_low
     bench.fill_and_read(100)
-    bench.upkeep.tick(upkeep.DISK_PERIOD_S)
-    assert not bench.upkeep.room.is_low
+    bench.maintenance.tick(maintenance.DISK_PERIOD_S)
+    assert not bench.maintenance.room.is_low
 
 
 def test_what_the_next_checkpoint_needs_counts_against_the_room(tmp_path: Path) -> None:
-    bench = UpkeepBench(
+    bench = MaintenanceBench(
         tmp_path, disk_free_min_bytes=10_000_000, files=SizedDisk(12_000_000), worker=PromptWorker
     )
     for counter in range(50):
         bench.store.put(counter, bytes(100_000))
-    bench.upkeep.tick(0.0)
-    assert bench.upkeep.room.is_low, "the 5 MB in the WAL have no place in the file yet"
-    assert 0 < bench.upkeep.room.spare_bytes < 2_000_000, "nor has the reserve's half, of 12 MB"
+    bench.maintenance.tick(0.0)
+    assert bench.maintenance.room.is_low, "the 5 MB in the WAL have no place in the file yet"
+    assert 0 < bench.maintenance.room.spare_bytes < 2_000_000, (
+        "nor has the reserve's half, of 12 MB"
+    )
     tables.checkpoint(bench.replica.settings.database)
-    bench.upkeep.tick(upkeep.DISK_PERIOD_S)
-    assert not bench.upkeep.room.is_low
+    bench.maintenance.tick(maintenance.DISK_PERIOD_S)
+    assert not bench.maintenance.room.is_low
 
 
 def test_a_disk_without_room_for_the_journal_is_low_whatever_the_store_has(tmp_path: Path) -> None:
-    bench = UpkeepBench(
+    bench = MaintenanceBench(
         tmp_path, disk_free_min_bytes=10_000_000, files=SizedDisk(4_000_000), worker=PromptWorker
     )
     bench.fill_and_read(150)
-    bench.upkeep.tick(0.0)
-    assert bench.upkeep.room.is_low
+    bench.maintenance.tick(0.0)
+    assert bench.maintenance.room.is_low
 
 
 def test_a_disk_that_fills_between_two_looks_at_the_clock_is_seen(tmp_path: Path) -> None:
     disk = SizedDisk(20_000_000)
-    bench = UpkeepBench(tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker)
-    bench.upkeep.tick(0.0)
+    bench = MaintenanceBench(
+        tmp_path, disk_free_min_bytes=10_000_000, files=disk, worker=PromptWorker
+    )
+    bench.maintenance.tick(0.0)
     disk.free -= 15_000_000
-    bench.upkeep.tick(0.001)
-    assert not bench.upkeep.room.is_low, "nothing was written, so nobody looked"
-    bench.replica.member.journal.size_bytes += upkeep.DISK_STEP_BYTES
-    bench.upkeep.tick(0.002)
-    assert bench.upkeep.room == DiskRoom(is_low=True, spare_bytes=0)
+    bench.maintenance.tick(0.001)
+    assert not bench.maintenance.room.is_low, "nothing was written, so nobody looked"
+    bench.replica.member.journal.size_bytes += maintenance.DISK_STEP_BYTES
+    bench.maintenance.tick(0.002)
+    assert bench.maintenance.room == DiskRoom(is_low=True, spare_bytes=0)
 
 
 def test_a_store_that_was_read_empty_shrinks_in_short_steps(tmp_path: Path) -> None:
-    bench = UpkeepBench(tmp_path, worker=PromptWorker)
+    bench = MaintenanceBench(tmp_path, worker=PromptWorker)
     bench.fill_and_read(150)
     database = bench.replica.settings.database
     before, digest = database.stat().st_size, bench.store.store.digest()
     assert before > 14_000_000
     now, turns = 0.0, 0
-    while database.stat().st_size > upkeep.SPARE_BYTES + 1_000_000:
+    while database.stat().st_size > maintenance.SPARE_BYTES + 1_000_000:
         freed = bench.store.store.free_bytes()
-        bench.upkeep.tick(now)
+        bench.maintenance.tick(now)
         pages = (freed - bench.store.store.free_bytes()) / tables.PAGE_BYTES
         assert pages <= CHORES_SHARE * 80 + 1, "a turn's chores are over when their time is"
         now, turns = now + 0.02, turns + 1
@@ -276,9 +282,9 @@ def test_a_store_that_was_read_empty_shrinks_in_short_steps(tmp_path: Path) -> N
 
 
 def test_pages_that_a_steady_load_uses_again_stay(tmp_path: Path) -> None:
-    bench = UpkeepBench(tmp_path, worker=PromptWorker)
+    bench = MaintenanceBench(tmp_path, worker=PromptWorker)
     bench.fill_and_read(150)
-    bench.upkeep._free_bytes = 0  # a period ago there were none
+    bench.maintenance._free_bytes = 0  # a period ago there were none
     free = bench.store.store.free_bytes()
-    bench.upkeep.tick(0.0)
+    bench.maintenance.tick(0.0)
     assert bench.store.store.free_bytes() == free

@@ -1,4 +1,4 @@
-"""What outcome.py promises: counts of publications, each once, from what the files say."""
+"""What run_result.py promises: counts of publications, each once, from what the files say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.run.outcome import tally
+from chaos.run.run_result import tally
 from chaos.workloads.history import ProcessRecorder
 
 Record = Callable[..., None]

@@ -34,7 +34,7 @@ SPARE_BYTES: Final = 4 * 1024 * 1024  # of free pages that stay: a steady load g
 _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
 
 
-class Upkeep:
+class Maintenance:
     """The periodic work of one node. Call `tick` at the end of every turn.
 
     `room`: what the disk has room for, as it was when it was looked at last.

@@ -1,4 +1,4 @@
-"""Room in a schedule for one fault of several steps: so that all its steps come off.
+"""A stretch of a schedule that one fault of several steps has alone, so that all of them come off.
 
 What lives here: which actions would disturb, and a schedule without them for a while. What must
 not: the drawing of either (swarm.py).
@@ -28,8 +28,8 @@ DISTURBING: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """From `begin_s` to `end_s` nothing disturbs but the fault's own `steps`; () is no room."""
+class QuietWindow:
+    """From `begin_s` to `end_s` nothing disturbs but the fault's own `steps`; () for none."""
 
     begin_s: float
     end_s: float
