@@ -103,7 +103,7 @@ class RemotePath:
         """Open for reading bytes; `mode` is "rb"."""
         assert mode == "rb", mode
         stream = self._asked(lambda files, path: files.open(path))
-        return io.BufferedReader(_Stream(stream, self.stat().st_size), BUFFER_BYTES)
+        return io.BufferedReader(_HadoopStream(stream, self.stat().st_size), BUFFER_BYTES)
 
     def read_bytes(self) -> bytes:
         """Return the whole content."""
@@ -139,7 +139,7 @@ class RemotePath:
             raise kind(0, str(cause), self.url) from error
 
 
-class _Stream(io.RawIOBase):
+class _HadoopStream(io.RawIOBase):
     """A Hadoop stream as Python's."""
 
     def __init__(self, stream: Any, size_bytes: int) -> None:

@@ -80,7 +80,7 @@ class FileSurvey:
 
 
 @dataclass(slots=True)
-class _Doubts:
+class _FileDoubts:
     """What has been found wrong with the files so far."""
 
     holes: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ def entries_of(directory: Place) -> tuple[Place, ...]:
 
 def survey_of(directory: Place) -> FileSurvey:
     """Return which files of the run in `directory` are to be read, and what is wrong with them."""
-    doubts = _Doubts()
+    doubts = _FileDoubts()
     document = _run_file(directory / "run.json", doubts)
     run_id = None if document is None else document.get("run_id")
     if document is not None and not isinstance(run_id, str):
@@ -128,7 +128,7 @@ def against_run_file(
     and where it does not say enough to tell. `due`: the names of all that were to be written; that
     one of them is not there is no matter of this.
     """
-    doubts = _Doubts()
+    doubts = _FileDoubts()
     files = {f"{TRUTH}/{file.name}": file for file in truth}
     members = said if isinstance(said, dict) else {}
     vouched = {f"{TRUTH}/{name}": _described(member) for name, member in members.items()}
@@ -211,7 +211,7 @@ def content_of(path: Place) -> bytes:
     return path.read_bytes()
 
 
-def _run_file(path: Place, doubts: _Doubts) -> dict[str, Any] | None:
+def _run_file(path: Place, doubts: _FileDoubts) -> dict[str, Any] | None:
     try:
         document = strictly(content_of(path))
     except OSError as error:
@@ -226,7 +226,9 @@ def _run_file(path: Place, doubts: _Doubts) -> dict[str, Any] | None:
     return document
 
 
-def _named(document: Mapping[str, Any], doubts: _Doubts) -> dict[str, Described] | list[str] | None:
+def _named(
+    document: Mapping[str, Any], doubts: _FileDoubts
+) -> dict[str, Described] | list[str] | None:
     """Return what run.json says of the files, or of their names alone, or None."""
     history = document.get("history")
     if _is_names(history):
@@ -278,7 +280,7 @@ def _candidates(
     directory: Place,
     is_parquet: bool,
     named: dict[str, Described] | list[str] | None,
-    doubts: _Doubts,
+    doubts: _FileDoubts,
 ) -> dict[str, Place]:
     """Return the files that are to be read, by the names that run.json has for them."""
     folder = PARQUET if is_parquet else LINES
@@ -352,7 +354,7 @@ def _all_contents(
     candidates: Mapping[str, Place],
     vouched: Mapping[str, Described],
     is_lines: bool,
-    doubts: _Doubts,
+    doubts: _FileDoubts,
 ) -> dict[str, Contents]:
     """Return what is in each file; one that can't be read is left out, and a hole. `is_lines`: of a
     history, whose last line may be torn.
@@ -375,7 +377,7 @@ def _all_contents(
     return {name: one for name, one in found.items() if isinstance(one, Contents)}
 
 
-def _compare(name: str, found: Contents, said: Described | None, doubts: _Doubts) -> None:
+def _compare(name: str, found: Contents, said: Described | None, doubts: _FileDoubts) -> None:
     """Note what is wrong with a file's bytes, by themselves or by what run.json says of them."""
     file, size = _shown_as(name), found.size
     if found.mark_number:

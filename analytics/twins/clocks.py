@@ -144,7 +144,7 @@ def cursor_regression(run: Run) -> Iterable[Evidence]:
         taken = [(get.end, get.asked or 0, get) for get in asked]
         begun = [(sub.end, sub.cursor or 0, sub) for sub in told if not sub.resumed]
         taken += [(sub.end, sub.cursor or 0, sub) for sub in told if sub.resumed]
-        history, longer = _History(one, taken), _History(one, [*taken, *begun])
+        history, longer = _HighestCursors(one, taken), _HighestCursors(one, [*taken, *begun])
         for get in asked:
             yield from _gone_back(run, one, history, get, get.asked or 0, "asked")
         for sub in told:
@@ -152,7 +152,7 @@ def cursor_regression(run: Run) -> Iterable[Evidence]:
             yield from _gone_ahead(run, one, sub)
 
 
-class _History:
+class _HighestCursors:
     """The highest cursor that was taken before any time, by host."""
 
     def __init__(
@@ -189,7 +189,7 @@ class _History:
 def _gone_back(
     run: Run,
     one: RecordedSubscription,
-    history: _History,
+    history: _HighestCursors,
     own: RecordedOperation,
     cursor: int,
     kind: str,

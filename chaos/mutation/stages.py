@@ -77,7 +77,7 @@ def simulate(
     filled = {"python": sys.executable, "seeds": f"1..{bounds.seeds}"}
     command = [part.format(**filled) for part in project.simulation_command]
     seeds, until_s = 0, time.monotonic() + bounds.seconds
-    with _Process(command, copy, is_stopped) as process:
+    with _CommandProcess(command, copy, is_stopped) as process:
         for line in process.lines(project.silence_s_max, float("inf")):
             row = _row_of_a_seed(line)
             if row is None:
@@ -112,7 +112,7 @@ def test(project: Project, copy: Copy, file: str, is_stopped: IsStopped) -> Stag
         raise MutationError(f"no tests are nearest to {file}")
     command = [part.format(python=sys.executable) for part in project.tests_command]
     failed = ""
-    with _Process([*command, *files], copy, is_stopped) as process:
+    with _CommandProcess([*command, *files], copy, is_stopped) as process:
         until_s = time.monotonic() + project.tests_seconds_max
         for line in process.lines(float("inf"), until_s):
             match = _FAILED.match(line)
@@ -127,7 +127,7 @@ def test(project: Project, copy: Copy, file: str, is_stopped: IsStopped) -> Stag
         raise MutationError(f"the tests of {file} could not be run: {process.last_words()}")
 
 
-class _Process:
+class _CommandProcess:
     """A command in a copy, in a group of its own that ends with the context.
 
     Use: `lines`, then `is_over_time`, then `status`.

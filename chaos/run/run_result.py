@@ -58,7 +58,7 @@ class RunResult:
 
 
 @dataclass
-class Tally:
+class RunTally:
     """What the clients of a run came to; counts are publications, but for errors: operations.
 
     `times_ns`: of each acknowledged PUT, in order, with how many publications it was about.
@@ -70,9 +70,9 @@ class Tally:
     failed: int = 0
 
 
-def tally(directory: Path) -> Tally:
+def tally(directory: Path) -> RunTally:
     """Count what the history in `directory` holds, all files of it."""
-    counts, known = Tally(), set()
+    counts, known = RunTally(), set()
     for path in sorted(directory.glob("*.jsonl")):
         for event in read(path):
             if event["f"] == "put" and event["type"] == "ok":

@@ -319,13 +319,13 @@ class ReadOnlyFiles(Files):
 
 
 @dataclass
-class _Log:
+class _ReadJournal:
     """A journal that is read, and what is to be closed behind it: its own way out writes."""
 
     journal: Journal
     files: ReadOnlyFiles
 
-    def __enter__(self) -> _Log:
+    def __enter__(self) -> _ReadJournal:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -333,9 +333,9 @@ class _Log:
             os.close(descriptor)
 
 
-def _journal(directory: Path) -> _Log:
+def _journal(directory: Path) -> _ReadJournal:
     files = ReadOnlyFiles()
-    return _Log(Journal.open(directory, files=files, on_failure=_unreadable), files)
+    return _ReadJournal(Journal.open(directory, files=files, on_failure=_unreadable), files)
 
 
 def _unreadable(error: Exception) -> NoReturn:

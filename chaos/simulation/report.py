@@ -35,7 +35,7 @@ class Shown(Protocol):
         """Show what it has come to, one run later."""
 
 
-class _Bar:
+class _SeedBar:
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
         self._task = progress.add_task("seeds", total=total, status="")
@@ -48,7 +48,7 @@ class _Bar:
         )
 
 
-class _Lines:
+class _SeedLines:
     def __init__(self, console: Console, total: int) -> None:
         self._console, self._total = console, total
         self._began_s = self._said_s = time.monotonic()
@@ -65,7 +65,7 @@ class _Lines:
 def progress(console: Console, total: int) -> Iterator[Shown]:
     """Show a campaign of `total` seeds: a bar on a terminal, lines now and then elsewhere."""
     if not console.is_terminal:
-        yield _Lines(console, total)
+        yield _SeedLines(console, total)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -75,7 +75,7 @@ def progress(console: Console, total: int) -> Iterator[Shown]:
         TextColumn("{task.fields[status]}"),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        yield _Bar(bar, total)
+        yield _SeedBar(bar, total)
 
 
 def say(console: Console, text: str, style: str = "") -> None:

@@ -253,7 +253,7 @@ class _AsyncParts:
     async def _open(self) -> None:
         end_ms = self.joined.opening_end_ms()
         try:
-            async with _Turn(self.lock, end_ms) as turn:
+            async with _AsyncTurn(self.lock, end_ms) as turn:
                 await turn.take()
                 await self.carry_out(self.session.operations.open(), end_ms, turn)
         except FlotillaError as error:
@@ -410,7 +410,7 @@ class _AsyncParts:
 
     # --- operations -------------------------------------------------------------------------------
 
-    async def carry_out(self, steps: Steps[T], end_ms: float, turn: _Turn) -> T:
+    async def carry_out(self, steps: Steps[T], end_ms: float, turn: _AsyncTurn) -> T:
         """Drive steps to their end; they have the turn, or take it when they need it."""
         try:
             wish = next(steps)
@@ -677,7 +677,7 @@ class AsyncClient:
             producer.begin_closing()
         for producer in producers:
             await _finished(producer, end_ms)
-        async with _Turn(parts.lock, end_ms) as turn:
+        async with _AsyncTurn(parts.lock, end_ms) as turn:
             await turn.take()
             for endpoint in tuple(parts.links):
                 parts.close(endpoint)
@@ -961,7 +961,7 @@ class AsyncClient:
     ) -> None:
         """TAKE; one at a time of a group, each is answered before the next."""
         lock = self._takes.setdefault((book.topic, book.group), asyncio.Lock())
-        async with _Turn(lock, end_ms) as turn:
+        async with _AsyncTurn(lock, end_ms) as turn:
             await turn.take()
             steps = take(self._operations, book, max_count, lease_ms, wait_ms)
             await self._read(steps, end_ms - now_ms())
@@ -1039,7 +1039,7 @@ class AsyncClient:
         session = parts.session
         session.check_open()
         end_ms = now_ms() + min(session.deadline_ms, deadline_ms_max)
-        async with _Turn(parts.lock, end_ms) as turn:
+        async with _AsyncTurn(parts.lock, end_ms) as turn:
             if is_alone:
                 await turn.take()
                 session.check_open()
@@ -1080,7 +1080,7 @@ def _leave(calls: Sequence[Call], error: asyncio.CancelledError) -> None:
     error.add_note(NOT_BEGUN if all([call.leave() for call in calls]) else BEGUN)
 
 
-class _Turn:
+class _AsyncTurn:
     """The turn of one operation: `async with`, and `take` it. First come, first served.
 
     Raises Busy at `end_ms`.

@@ -196,7 +196,7 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
+class _BatchUnderWay:
     """An entry of the outbox on its way, and whose it is (nobody's: left there by an earlier one).
 
     `was_sent`: before this machine began it, so that a refusal proves nothing. `until_ms`: of what
@@ -239,11 +239,11 @@ class _Line:
 
     topic: str
     waiting: deque[Call] = field(default_factory=deque)
-    stored: deque[_Batch] = field(default_factory=deque)
+    stored: deque[_BatchUnderWay] = field(default_factory=deque)
     alone: int = 0
 
     @property
-    def head(self) -> _Batch | None:
+    def head(self) -> _BatchUnderWay | None:
         """The batch whose turn it is."""
         return self.stored[0] if self.stored else None
 
@@ -329,7 +329,7 @@ class Joined:
             if line is None:
                 line = self._lines[call.topic] = _Line(call.topic)
                 entries = self._state.outbox(call.topic)
-                line.stored.extend(_Batch(entry, was_sent=True) for entry in entries)
+                line.stored.extend(_BatchUnderWay(entry, was_sent=True) for entry in entries)
             call.is_added = True
             for piece in call.pieces:
                 self._find(line, call, piece)
@@ -469,7 +469,7 @@ class Joined:
                 continue
             left = self._state.outbox(line.topic) if self._state.outbox_bytes else []
             if left:
-                line.stored.extend(_Batch(entry, was_sent=True) for entry in left)
+                line.stored.extend(_BatchUnderWay(entry, was_sent=True) for entry in left)
                 continue
             calls = _next_calls(line)
             if calls:
@@ -510,7 +510,7 @@ class Joined:
                     _unstored(calls)
             raise
         for (line, _), parts, entries in zip(taken, owned, stored, strict=True):
-            line.stored.extend(map(_Batch, entries, parts))
+            line.stored.extend(map(_BatchUnderWay, entries, parts))
 
     def _store_one(self, line: _Line, calls: list[Call]) -> None:
         try:
@@ -536,7 +536,7 @@ class Joined:
 
     # --- on the wire ----------------------------------------------------------------------------
 
-    def _begin(self, line: _Line, batch: _Batch) -> None:
+    def _begin(self, line: _Line, batch: _BatchUnderWay) -> None:
         """Ask for a batch; for one that nobody here owns as long as the first who waits has."""
         if batch.refusal is not None:  # and the id has been taken up since
             self._fail(line, batch, batch.refusal)
@@ -563,7 +563,9 @@ class Joined:
         now_ms = self._now_ms()
         self._act(line, batch, batch.exchange.started(now_ms), now_ms)
 
-    def _act(self, line: _Line, batch: _Batch, actions: Sequence[Action], now_ms: float) -> None:
+    def _act(
+        self, line: _Line, batch: _BatchUnderWay, actions: Sequence[Action], now_ms: float
+    ) -> None:
         for action in actions:
             match action:
                 case Done():
@@ -587,7 +589,7 @@ class Joined:
                 case _:
                     assert_never(action)
 
-    def _send(self, line: _Line, batch: _Batch, send: Send) -> None:
+    def _send(self, line: _Line, batch: _BatchUnderWay, send: Send) -> None:
         assert batch.ask is not None, line.topic
         assert batch.exchange is not None, line.topic
         request = batch.ask.request
@@ -614,14 +616,14 @@ class Joined:
             if head is not None and head.unsent is not None and head.unsent.endpoint == endpoint:
                 self._broken(line, head, error)
 
-    def _broken(self, line: _Line, batch: _Batch, error: FlotillaError) -> None:
+    def _broken(self, line: _Line, batch: _BatchUnderWay, error: FlotillaError) -> None:
         """End a batch whose request could not leave, and will not."""
         assert batch.exchange is not None, line.topic
         batch.exchange.unsent(self._now_ms(), error.code)
         definite = error.definite and batch.exchange.out_of_time().definite
         self._fail(line, batch, type(error)(error.message, error.code, definite, error.details))
 
-    def _end_wait(self, line: _Line, batch: _Batch, now_ms: float) -> None:
+    def _end_wait(self, line: _Line, batch: _BatchUnderWay, now_ms: float) -> None:
         assert batch.exchange is not None, line.topic
         if batch.unsent is not None:
             batch.unsent = None
@@ -634,7 +636,7 @@ class Joined:
 
     # --- answers and errors ---------------------------------------------------------------------
 
-    def _answered(self, line: _Line, batch: _Batch, done: Done) -> None:
+    def _answered(self, line: _Line, batch: _BatchUnderWay, done: Done) -> None:
         """Record the ACK, forget the entry, tell the callers."""
         assert batch.operation is not None, line.topic
 
@@ -663,7 +665,7 @@ class Joined:
             else:
                 call.end()
 
-    def _break_off(self, line: _Line, batch: _Batch, error: Exception) -> None:
+    def _break_off(self, line: _Line, batch: _BatchUnderWay, error: Exception) -> None:
         """An observer, a record or the disk ends this batch; it stays in the outbox."""
         line.stored.clear()
         if isinstance(error, FlotillaError):
@@ -677,7 +679,7 @@ class Joined:
         if not batch.owned and line.waiting:
             line.waiting.popleft().end(error)
 
-    def _refused(self, line: _Line, batch: _Batch, error: FlotillaError) -> None:
+    def _refused(self, line: _Line, batch: _BatchUnderWay, error: FlotillaError) -> None:
         """Take up the id anew where that is what the error asks for; else it is the batch's."""
         assert batch.ask is not None, line.topic
         if line.head is not batch:
@@ -703,7 +705,7 @@ class Joined:
         else:
             self._fail(line, batch, error)
 
-    def _fail(self, line: _Line, batch: _Batch, error: FlotillaError) -> None:
+    def _fail(self, line: _Line, batch: _BatchUnderWay, error: FlotillaError) -> None:
         """Tell a batch's callers its error; take out of the outbox what certainly will not be."""
         if isinstance(error, Unavailable):
             error.definite = False  # it stays in the outbox, so it will happen
@@ -725,7 +727,7 @@ class Joined:
         if not batch.owned and line.waiting:
             self._fail_behind(line, error)
 
-    def _take_out(self, line: _Line, batch: _Batch, error: FlotillaError) -> bool:
+    def _take_out(self, line: _Line, batch: _BatchUnderWay, error: FlotillaError) -> bool:
         """Take out of the outbox what certainly will not be; return whether its callers go singly.
 
         Raises what the state's disk does.
@@ -746,7 +748,9 @@ class Joined:
             self._withdraw(batch, error, self._state.remove)
         return False
 
-    def _withdraw(self, batch: _Batch, error: FlotillaError, out: Callable[[Entry], int]) -> None:
+    def _withdraw(
+        self, batch: _BatchUnderWay, error: FlotillaError, out: Callable[[Entry], int]
+    ) -> None:
         """Take a batch out of the outbox, and what its one caller has behind it."""
         entries = [batch.entry]
         calls = {call for call, _ in batch.owned}
@@ -768,7 +772,7 @@ class Joined:
         else:
             line.waiting.popleft().end(error.before_start())
 
-    def _record(self, batch: _Batch, error: FlotillaError) -> None:
+    def _record(self, batch: _BatchUnderWay, error: FlotillaError) -> None:
         if batch.operation is not None:
             operation, batch.operation = batch.operation, None
             self._operations.failed(operation, error)
@@ -861,7 +865,7 @@ def _copied(error: FlotillaError, **details: object) -> FlotillaError:
     return type(error)(error.message, error.code, error.definite, error.details | details)
 
 
-def _out_of_time(batch: _Batch | None, error: FlotillaError | None) -> FlotillaError:
+def _out_of_time(batch: _BatchUnderWay | None, error: FlotillaError | None) -> FlotillaError:
     """Return why a caller's deadline came first; `error`: what has just failed for all."""
     if error is not None:
         return _copied(error)

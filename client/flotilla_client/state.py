@@ -183,7 +183,7 @@ def _publications(entry: Entry) -> Iterator[bytes | Publication]:
 
 
 @dataclass(slots=True)
-class _Known:
+class _CachedState:
     """What stands in the database and, for speed, in memory."""
 
     client_id: str
@@ -210,7 +210,7 @@ class State:
         self.directory = directory
         self._outbox_bytes_max = outbox_bytes_max
         self._lock = threading.RLock()
-        self._known: _Known | None = None  # None: to be read
+        self._known: _CachedState | None = None  # None: to be read
         self._is_closed = False
         self._has_database = False
         self._is_open = False
@@ -363,7 +363,7 @@ class State:
             self._commit(*statements)
             kept = cursors.keys() - moved
             handed = {topic: id_ for topic, id_ in known.handed.items() if topic in kept}
-            self._known = _Known(
+            self._known = _CachedState(
                 client_id,
                 epoch,
                 sequence,
@@ -836,7 +836,7 @@ class State:
             except sqlite3.Error as error:
                 raise self._explained(error) from error
 
-    def _seen(self) -> _Known:
+    def _seen(self) -> _CachedState:
         """Return what stands in the database; while nobody changes it, without the lock."""
         known = self._known  # which whoever changes it sets aside meanwhile
         if known is None:
@@ -844,7 +844,7 @@ class State:
                 known = self._settled()
         return known
 
-    def _settled(self) -> _Known:
+    def _settled(self) -> _CachedState:
         """Return what stands in the database, behind a change that was broken off as well."""
         if self._known is None:
             self._roll_back()
@@ -859,7 +859,7 @@ class State:
             placed = dict(self._read("SELECT topic, entry FROM placed"))
             patterns = dict(self._read("SELECT topic, entry FROM patterns"))
             counters = self._counters()
-            self._known = _Known(
+            self._known = _CachedState(
                 client_id, epoch, sequence, size_bytes, cursors, handed, placed, patterns, counters
             )
         return self._known

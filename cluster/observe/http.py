@@ -75,7 +75,7 @@ def text(status: int, line: str, *headers: tuple[str, str]) -> Response:
 
 
 @dataclass(eq=False)
-class _Connection:
+class _HttpConnection:
     taken: socket.socket
     task: asyncio.Task[None] | None = None
     writer: asyncio.StreamWriter | None = None  # None: in the handshake of TLS
@@ -99,7 +99,7 @@ class Http:
 
     answer: Answer
     failed: Callable[[Exception], None]
-    _connections: dict[_Connection, None] = field(default_factory=dict)  # the idlest first
+    _connections: dict[_HttpConnection, None] = field(default_factory=dict)  # the idlest first
     _listeners: int = 0
     _one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)  # in the order of asking
     _rests_until: float = 0.0
@@ -119,7 +119,7 @@ class Http:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             if len(self._connections) < CONNECTIONS_MAX or self._make_room():
-                self._begin(_Connection(taken), tls)
+                self._begin(_HttpConnection(taken), tls)
             else:
                 taken.close()
             now_s = time.thread_time()
@@ -127,12 +127,12 @@ class Http:
             spent_s = now_s
             await asyncio.sleep(min(rest_s, ACCEPT_REST_S_MAX))  # the ended ones close meanwhile
 
-    def _begin(self, mine: _Connection, tls: ssl.SSLContext | None) -> None:
+    def _begin(self, mine: _HttpConnection, tls: ssl.SSLContext | None) -> None:
         self._connections[mine] = None
         mine.task = asyncio.create_task(self._serve(mine, tls))
         mine.task.add_done_callback(partial(self._ended, mine))
 
-    async def _serve(self, mine: _Connection, tls: ssl.SSLContext | None) -> None:
+    async def _serve(self, mine: _HttpConnection, tls: ssl.SSLContext | None) -> None:
         """Serve one connection to its end."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(READ_BYTES)
@@ -150,7 +150,7 @@ class Http:
         except (OSError, TimeoutError, h11.RemoteProtocolError, asyncio.IncompleteReadError):
             mine.end()  # gone, too slow, or no HTTP: it has no use for an answer
 
-    def _ended(self, mine: _Connection, task: asyncio.Task[None]) -> None:
+    def _ended(self, mine: _HttpConnection, task: asyncio.Task[None]) -> None:
         """Forget a connection that is over: served, failed, or ended before it was begun with."""
         self._connections.pop(mine, None)
         self._listeners -= mine.is_listener
@@ -175,7 +175,7 @@ class Http:
         return True
 
     async def _talk(
-        self, mine: _Connection, writer: asyncio.StreamWriter, reader: asyncio.StreamReader
+        self, mine: _HttpConnection, writer: asyncio.StreamWriter, reader: asyncio.StreamReader
     ) -> None:
         wire = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         first = True
@@ -243,7 +243,7 @@ class Http:
 
     async def _send(
         self,
-        mine: _Connection,
+        mine: _HttpConnection,
         writer: asyncio.StreamWriter,
         wire: h11.Connection,
         method: str,

@@ -84,7 +84,7 @@ class _Serializer:
         return False  # nothing is installed yet: see Raft.restore
 
 
-class _Collector(Transport):  # type: ignore[misc]  # pysyncobj is untyped
+class _SentCollector(Transport):  # type: ignore[misc]  # pysyncobj is untyped
     """Takes what pysyncobj sends, in pysyncobj's form."""
 
     ready = True
@@ -103,7 +103,7 @@ class _Collector(Transport):  # type: ignore[misc]  # pysyncobj is untyped
     waitReady = destroy = tryGetReady  # noqa: N815
 
 
-class _Member(Node):  # type: ignore[misc]  # pysyncobj is untyped
+class _RaftMember(Node):  # type: ignore[misc]  # pysyncobj is untyped
     """A member as pysyncobj knows it; there is one object of each, so identity is equality.
 
     pysyncobj's tables are asked by it a hundred times a turn.
@@ -114,7 +114,7 @@ class _Member(Node):  # type: ignore[misc]  # pysyncobj is untyped
     __hash__ = object.__hash__
 
 
-class _Clock:
+class _StepClock:
     """The time that every core in the process reads: that of the step that is being made.
 
     What a caller does between steps reads none: `set_reachable`, `is_reachable`, `ask_to_take_over`
@@ -136,7 +136,7 @@ def _patch_pysyncobj() -> None:
     module.Serializer = _Serializer
     module.createPoller = lambda kind: _NullPoller()
     module.PIPE_NOTIFIER_ENABLED = False
-    module.monotonicTime = lambda: _Clock.now_s
+    module.monotonicTime = lambda: _StepClock.now_s
     # It cries CRITICAL for each harmless duplicate that the log skips.
     logging.getLogger("pysyncobj.syncobj").setLevel(logging.CRITICAL + 1)
 
@@ -162,15 +162,15 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         now: float,
     ) -> None:
         self.log, self._rng, self._timing = log, rng, timing
-        self._nodes: Final = {other: _Member(other) for other in others}
-        self._collector = _Collector()
+        self._nodes: Final = {other: _RaftMember(other) for other in others}
+        self._collector = _SentCollector()
         self.sent: Final = self._collector.sent
         self.committed: Sequence[Entry] = ()
         self.append_due = False
         self.may_rest = False  # what is committed may wait here, unless this node leads
         self.begin(now)
         nodes = list(self._nodes.values())
-        super().__init__(_Member(name), nodes, _conf(log, timing), transport=self._collector)
+        super().__init__(_RaftMember(name), nodes, _conf(log, timing), transport=self._collector)
         missing = [name for name in _ATTRIBUTES if not hasattr(self, f"_SyncObj__{name}")]
         assert not missing, f"pysyncobj has changed: no {missing}"
         self.advance(applied_index)
@@ -203,7 +203,7 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
 
     def begin(self, now: float) -> None:
         """Set the time of what follows."""
-        _Clock.now_s = now
+        _StepClock.now_s = now
 
     def receive(self, name: str, message: dict[str, Any]) -> None:
         """Take a message in pysyncobj's form."""
@@ -287,7 +287,7 @@ class Core(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
     def begin_heartbeat(self) -> None:
         """Note that a round of append_entries is sent now."""
         self.append_due = False
-        self._SyncObj__newAppendEntriesTime = _Clock.now_s + self._timing.heartbeat_s
+        self._SyncObj__newAppendEntriesTime = _StepClock.now_s + self._timing.heartbeat_s
 
     @property
     def standing(self) -> tuple[int, int, Node | None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False)
-class _Queue:
+class _KeyQueue:
     key: bytes
     ids: deque[int] = field(default_factory=deque)
 
@@ -23,8 +23,8 @@ class KeyOrder:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[bytes, _Queue] = {}
-        self._queue_of: dict[int, _Queue] = {}
+        self._queues: dict[bytes, _KeyQueue] = {}
+        self._queue_of: dict[int, _KeyQueue] = {}
 
     @property
     def behind_count(self) -> int:
@@ -46,7 +46,7 @@ class KeyOrder:
             return
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = _Queue(key)
+            queue = self._queues[key] = _KeyQueue(key)
         assert not queue.ids or queue.ids[-1] < id_, (queue.ids[-1], id_)
         queue.ids.append(id_)
         self._queue_of[id_] = queue

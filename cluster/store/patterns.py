@@ -46,12 +46,12 @@ class Pattern:
 
 
 @dataclass(slots=True)
-class _Node:
+class _TreeNode:
     """A place in the tree: patterns that end here, that take all behind, and further words."""
 
     ends: list[Pattern] = field(default_factory=list)
     rest: list[Pattern] = field(default_factory=list)
-    below: dict[str, _Node] = field(default_factory=dict)
+    below: dict[str, _TreeNode] = field(default_factory=dict)
 
 
 class Patterns:
@@ -60,7 +60,7 @@ class Patterns:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._by_client: dict[str, dict[str, Pattern]] = {}
-        self._root = _Node()
+        self._root = _TreeNode()
         self._found: dict[str, list[Pattern]] = {}  # by name, of names that were looked for
         self._dirty: dict[tuple[int, str], Pattern | None] = {}  # None: gone
         self.count = 0
@@ -79,10 +79,10 @@ class Patterns:
     def _place_of(self, pattern: Pattern) -> list[Pattern]:
         node, words = self._root, pattern.text.split(".")
         for word in words[:-1]:
-            node = node.below.setdefault(word, _Node())
+            node = node.below.setdefault(word, _TreeNode())
         if words[-1] == ">":
             return node.rest
-        return node.below.setdefault(words[-1], _Node()).ends
+        return node.below.setdefault(words[-1], _TreeNode()).ends
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Patterns:
             if word not in way[-1].below:
                 break
             way.append(way[-1].below[word])
-        while len(way) > 1 and way[-1] == _Node():
+        while len(way) > 1 and way[-1] == _TreeNode():
             way.pop()
             del way[-1].below[words[len(way) - 1]]
 

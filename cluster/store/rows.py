@@ -106,7 +106,7 @@ def check_slice(path: Path, place: Place, rows_max: int, bytes_max: int) -> Chec
     try:
         with closing(tables.connect(path, BUSY_MS_MAX)) as connection:
             connection.text_factory = _text
-            return _Reader(path, connection).read(place, rows_max, bytes_max)
+            return _SliceReader(path, connection).read(place, rows_max, bytes_max)
     except CorruptStore as error:
         reason = str(error.__cause__ or error)
     except UnicodeDecodeError as error:  # in the text of an error that SQLite quotes the schema in
@@ -128,7 +128,7 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
     after: Place | None = Place()
     while after is not None:
         try:
-            part = _Reader(path, connection).read(after, WHOLE_ROWS, WHOLE_BYTES)
+            part = _SliceReader(path, connection).read(after, WHOLE_ROWS, WHOLE_BYTES)
         except sqlite3.DatabaseError as error:
             if _is_damage(error):
                 raise CorruptStore(path, str(error)) from error
@@ -153,7 +153,7 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
-class _Reader:
+class _SliceReader:
     """One slice's reading."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:

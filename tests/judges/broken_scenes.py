@@ -237,7 +237,7 @@ def unhanded(history: MadeHistory, rng: random.Random) -> None:
     scene.nothing("s", 3)
 
 
-def before_the_tombstone(scene: SceneWriter) -> _Later:
+def before_the_tombstone(scene: SceneWriter) -> _BehindRow:
     """Put a scene before the run's phase `tombstone`; return what takes it behind that.
 
     A cut is a moment of the host that marked the phase, so the scene is on it. A run without that
@@ -246,13 +246,13 @@ def before_the_tombstone(scene: SceneWriter) -> _Later:
     marks = [row for row in scene.history.rows if row.get("phase") == "tombstone"]
     marks = [row for row in marks if row.get("f") == "phase"]
     if not marks:
-        return _Later(scene, None)
+        return _BehindRow(scene, None)
     scene.host = marks[0].get("host")
     scene.t_ns = max(0, marks[0]["t_ns"] - 10 * FAR_NS)
-    return _Later(scene, marks[0])
+    return _BehindRow(scene, marks[0])
 
 
-class _Later:
+class _BehindRow:
     """Takes a scene behind a row."""
 
     def __init__(self, scene: SceneWriter, mark: Row | None) -> None:

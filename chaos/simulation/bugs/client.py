@@ -13,7 +13,7 @@ from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from flotilla_client import AsyncClient, aio, joining
 from flotilla_client import state as state_module
 from flotilla_client.errors import FlotillaError, NoSubscribers
-from flotilla_client.joining import Call, Joined, Piece, _Batch, _Line
+from flotilla_client.joining import Call, Joined, Piece, _BatchUnderWay, _Line
 from flotilla_client.operations import Operations, PutResult, Steps
 from flotilla_client.reading import Delivery, Reader, Readers
 from flotilla_client.retry import Action, Done, Exchange
@@ -47,7 +47,7 @@ def silence_counts_as_refusal(patches: Patches) -> None:
 def counter_is_given_again_after_an_error(patches: Patches) -> None:
     """Withdraw a publication after any error, definite or not."""
 
-    def take_out(joined: Joined, line: _Line, batch: _Batch, error: FlotillaError) -> bool:
+    def take_out(joined: Joined, line: _Line, batch: _BatchUnderWay, error: FlotillaError) -> bool:
         joined._state.withdraw(batch.entry)
         batch.was_sent = True
         return _take_out(joined, line, batch, error)
@@ -59,7 +59,7 @@ def counter_is_given_again_after_an_error(patches: Patches) -> None:
 def outbox_forgets_what_it_sends(patches: Patches) -> None:
     """Take a PUT out of the outbox when it is sent."""
 
-    def begin(joined: Joined, line: _Line, batch: _Batch) -> None:
+    def begin(joined: Joined, line: _Line, batch: _BatchUnderWay) -> None:
         joined._state.acknowledged(batch.entry)
         _begin(joined, line, batch)
 
@@ -156,20 +156,20 @@ def cancelled_gets_have_taken(patches: Patches) -> None:
 @bug("who is cancelled lets the next one have its turn", {"unexpected"})
 def cancelled_operations_keep_their_turn(patches: Patches) -> None:
     """Let nobody have a turn behind one that was cancelled."""
-    leave = aio._Turn.__aexit__
+    leave = aio._AsyncTurn.__aexit__
 
-    async def stay(turn: aio._Turn, *error: object) -> None:
+    async def stay(turn: aio._AsyncTurn, *error: object) -> None:
         if error[0] is not asyncio.CancelledError:
             await leave(turn, *error)
 
-    patches.attribute(aio._Turn, "__aexit__", stay)
+    patches.attribute(aio._AsyncTurn, "__aexit__", stay)
 
 
 @bug("of several callers each is told of its own publication", {"own_answer"})
 def joined_callers_are_answered_backwards(patches: Patches) -> None:
     """Give those who were joined their ids from the last to the first."""
 
-    def answered(joined: Joined, line: _Line, batch: _Batch, done: Done) -> None:
+    def answered(joined: Joined, line: _Line, batch: _BatchUnderWay, done: Done) -> None:
         counters = [piece.counter for _, piece in batch.owned]
         for (_, piece), counter in zip(batch.owned, reversed(counters), strict=True):
             piece.counter = counter

@@ -16,7 +16,7 @@ from cluster.store.rows import CheckedRows, Place
 
 _sealed: Final = Journal.sealed
 _take_slice: Final = Scrub._take_slice
-_check: Final = rows._Reader._check
+_check: Final = rows._SliceReader._check
 
 
 @bug("every row is read back", {"scrub"})
@@ -33,7 +33,7 @@ def the_first_row_of_a_slice_is_not_checked(patches: Patches) -> None:
             reader._note_publication(values, sum(map(len, blobs)))
         return True
 
-    patches.attribute(rows._Reader, "_check", check)
+    patches.attribute(rows._SliceReader, "_check", check)
 
 
 @bug("what is still written is not read back", {"scrub"})
@@ -74,7 +74,7 @@ def blobs_are_not_read_back(patches: Patches) -> None:
             reader._note_publication(values, sum(map(len, blobs)))
         return True
 
-    patches.attribute(rows._Reader, "_check", check)
+    patches.attribute(rows._SliceReader, "_check", check)
 
 
 @bug("a pass comes to its end", {"scrub"})

@@ -303,7 +303,7 @@ class _Socket(_Source):
         self._monitor.tell()
 
 
-class _Context:
+class _SocketContext:
     """The sockets of one process."""
 
     def __init__(self, wire: ClientWire, process: AwaitingProcess) -> None:
@@ -318,7 +318,7 @@ class _Context:
         return made
 
 
-class _Address:
+class _KnownAddress:
     """An address that needs no look-up."""
 
     failure = ""
@@ -348,7 +348,7 @@ def awaited(now: Callable[[], float]) -> Iterator[None]:
     """Let `AsyncClient` have the world's time and sockets; a process gives it its context."""
     with (
         patch.object(aio, "zmq", _ZMQ),
-        patch.object(aio, "Address", _Address),
+        patch.object(aio, "Address", _KnownAddress),
         patch.object(aio, "now_ms", lambda: now() * 1000),
         patch.object(aio, "explained", lambda error, endpoints, has_key: error),
         patch.object(client_module, "now_ms", lambda: now() * 1000),
@@ -369,7 +369,7 @@ class _Ended:
         return self._task.result()
 
 
-class _Left(Exception):
+class _BodyFailed(Exception):
     """What the body of a loop raises."""
 
 
@@ -384,7 +384,7 @@ class AwaitingProcess(Process):
         super().__init__(client._session, *place)
         wire, name, *_ = place
         self._client = client
-        self._context = _Context(wire, self)
+        self._context = _SocketContext(wire, self)
         client._parts.here().context = self._context
         self._loop = SimLoop(wire, self.carry)
         self._rng = wire.stream(f"cancels {name}")
@@ -502,14 +502,14 @@ class AwaitingProcess(Process):
         self, topic: str | None, idle_ms: int, ack: Ack, take: Take
     ) -> Message | None:
         self.asked_s = None  # a loop is many operations
-        with suppress(_Left):
+        with suppress(_BodyFailed):
             async with self._client.messages(topic, ack, idle=idle_ms / 1000) as messages:
                 async for message in messages:
                     how = take(message)
                     if how == "break":
                         return message
                     if how == "error":
-                        raise _Left
+                        raise _BodyFailed
         return None
 
     async def _at_times_cancelled(self, operation: Coroutine[Any, Any, Any]) -> Any:

@@ -114,7 +114,7 @@ class Statistics:
 
 
 @dataclass(eq=False)
-class _Worker:
+class _SeedWorker:
     """A process with its end of the pipe, at work on `plan` since `began_s`."""
 
     process: SpawnProcess
@@ -150,7 +150,7 @@ def results(
     assert 1 <= jobs <= JOBS_MAX, f"{jobs} jobs; 1 to {JOBS_MAX}"
     waiting = iter(plans)
     with ExitStack() as stack:
-        busy: list[_Worker] = []
+        busy: list[_SeedWorker] = []
         stack.callback(lambda: [worker.end() for worker in busy])
         for plan in islice(waiting, jobs):
             busy.append(_hire(work, plan))
@@ -167,13 +167,13 @@ def results(
                     worker.order(next_plan)
 
 
-def _hire(work: Work, plan: Plan) -> _Worker:
+def _hire(work: Work, plan: Plan) -> _SeedWorker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, work), daemon=True)
     process.start()
     theirs.close()  # so that the pipe ends when the process does
-    worker = _Worker(process, ours, plan, 0.0)
+    worker = _SeedWorker(process, ours, plan, 0.0)
     worker.order(plan)
     return worker
 
@@ -189,14 +189,14 @@ def _work(connection: Connection, work: Work) -> None:
         connection.send(work(plan))
 
 
-def _done(busy: list[_Worker], real_s_max: float) -> list[_Worker]:
+def _done(busy: list[_SeedWorker], real_s_max: float) -> list[_SeedWorker]:
     """Wait until workers have something to say, are dead or overdue; return these."""
     left_s = real_s_max - max(worker.elapsed_s() for worker in busy)
     ready = wait([worker.connection for worker in busy], max(left_s, 0.0))
     return [w for w in busy if w.connection in ready or w.elapsed_s() >= real_s_max]
 
 
-def _taken(worker: _Worker, real_s_max: float) -> Result:
+def _taken(worker: _SeedWorker, real_s_max: float) -> Result:
     """Return the worker's result, or end the worker and return one that says why."""
     real_s = worker.elapsed_s()
     if not worker.connection.poll():

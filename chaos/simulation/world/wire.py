@@ -830,7 +830,7 @@ class SimSocket:
         return (conditions.delay_ms + conditions.jitter_ms * self._rng.random()) / 1000
 
 
-class _Sockets:
+class _SocketModule:
     """What the modules of the product see as `socket` while a run with wires is under way."""
 
     AF_INET, AF_INET6, SOCK_STREAM = real.AF_INET, real.AF_INET6, real.SOCK_STREAM
@@ -870,5 +870,5 @@ def wired(wire: Wire) -> Iterator[None]:
     """Let the product's connections between nodes, and to clients, be of this wire."""
     with ExitStack() as stack:
         for module in (peers, links, client_port):
-            stack.enter_context(patch.object(module, "socket", _Sockets(wire)))
+            stack.enter_context(patch.object(module, "socket", _SocketModule(wire)))
         yield

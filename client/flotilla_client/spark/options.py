@@ -89,7 +89,7 @@ class WriteOptions:
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Return what `spark.read` was told. Raises BadOption."""
-    said = _Said("read", options)
+    said = _OptionsSaid("read", options)
     from_id = said.integer("fromId", 1, INTEGER_MAX)
     to_id = said.integer("toId", 0, INTEGER_MAX)
     if from_id is not None and to_id is not None and to_id < from_id - 1:
@@ -99,7 +99,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Return what `spark.readStream` was told. Raises BadOption."""
-    said = _Said("readStream", options)
+    said = _OptionsSaid("readStream", options)
     offsets, time = said.text("startingOffsets"), said.text("startingTimestamp")
     if offsets and time:
         raise BadOption("give startingOffsets or startingTimestamp, not both")
@@ -120,7 +120,7 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 def write_options(options: Mapping[str, str], is_stream: bool) -> WriteOptions:
     """Return what a writer was told. Raises BadOption."""
-    said = _Said("writeStream" if is_stream else "write", options)
+    said = _OptionsSaid("writeStream" if is_stream else "write", options)
     producer = said.text("producer")
     batch = None if is_stream else said.integer("batch", 0, INTEGER_MAX)
     if not is_stream and bool(producer) != (batch is not None):
@@ -163,7 +163,7 @@ def _lower(names: Iterable[str]) -> set[str]:
     return {name.lower() for name in names}
 
 
-class _Said:
+class _OptionsSaid:
     """The options of one use, by their names in small letters, as Spark has them."""
 
     def __init__(self, use: str, options: Mapping[str, str]) -> None:

@@ -109,10 +109,10 @@ def test_a_change_that_was_waited_for_is_never_lost_whatever_syncs_fail(
     for seed in range(SEEDS):
         directory = tmp_path / str(seed)
         with machine(directory) as disk:
-            _Course(random.Random(seed), disk, directory).run()
+            _ClientCourse(random.Random(seed), disk, directory).run()
 
 
-class _Course:
+class _ClientCourse:
     """A client's changes, with what has to stand of each."""
 
     def __init__(self, rng: random.Random, disk: ClientDisk, directory: Path) -> None:

@@ -27,7 +27,7 @@ from flotilla_client.protocol import (
 NEVER_LEASED = [[1, 7, 9]]  # a token, and ids
 
 
-class Hand:
+class AskingClient:
     """A client that asks for several things at once. `replies`: what it was answered, in order."""
 
     def __init__(self, world: World) -> None:
@@ -61,8 +61,8 @@ def watch(world: World) -> Iterator[Attached]:
 
 
 @pytest.fixture
-def hand(world: World, watch: Attached) -> Hand:
-    hand = Hand(world)
+def hand(world: World, watch: Attached) -> AskingClient:
+    hand = AskingClient(world)
     for kind, body in ((UPGRADE, {"level": 5}), (REQUEST_ID, {"create": True})):
         hand.ask(kind, body)
         world.run_until(world.now + 0.5)
@@ -74,7 +74,7 @@ def hand(world: World, watch: Attached) -> Hand:
 
 
 def test_two_takes_by_hand_are_told_apart_by_what_they_settle(
-    world: World, watch: Attached, hand: Hand
+    world: World, watch: Attached, hand: AskingClient
 ) -> None:
     hand.take(acks=NEVER_LEASED)
     hand.take(wait_ms=200)  # it settles nothing, and is given nothing: no entry has it
@@ -84,7 +84,7 @@ def test_two_takes_by_hand_are_told_apart_by_what_they_settle(
 
 
 def test_what_a_take_by_hand_settled_in_vain_is_not_what_another_one_did(
-    world: World, watch: Attached, hand: Hand, monkeypatch: pytest.MonkeyPatch
+    world: World, watch: Attached, hand: AskingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forgetful(*args: Any) -> dict[str, Any]:
         return answer_of(*args) | {"lost": []}

@@ -242,7 +242,7 @@ def test_the_tree_finds_what_comparing_with_each_pattern_finds(tmp_path: Path) -
         assert found == ([] if "*" in name or ">" in name else expected), name
     for text in texts:
         tree.end(tree.of("c")[text])
-    assert tree._root == patterns_module._Node(), "what leads nowhere is gone"
+    assert tree._root == patterns_module._TreeNode(), "what leads nowhere is gone"
     database.close()
 
 

@@ -206,7 +206,7 @@ def test_copy_of_the_store_carries_the_level(tmp_path: Path) -> None:
     connection.close()
 
 
-class _Interrupted(sqlite3.Connection):
+class _InterruptedConnection(sqlite3.Connection):
     """A worker's connection: before each statement but the first, `between` is called."""
 
     between: Callable[[], object] | None = None
@@ -222,7 +222,7 @@ class _Interrupted(sqlite3.Connection):
 def test_a_level_that_is_raised_while_a_worker_reads_damages_nothing(tmp_path: Path) -> None:
     bench = Bench.started(tmp_path / "store.db")
     before = bench.store.applied_index
-    with closing(sqlite3.connect(bench.path, factory=_Interrupted)) as connection:
+    with closing(sqlite3.connect(bench.path, factory=_InterruptedConnection)) as connection:
         connection.between = lambda: bench.ok(Raise(2))
         index, _ = tables.read_position(bench.path, connection)
     assert index in (before, bench.store.applied_index)
