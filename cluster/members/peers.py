@@ -33,6 +33,7 @@ from cluster.members.links import (
 from cluster.members.membership import Roll
 from cluster.settings.config import RaftSettings
 from cluster.wire import messages
+from cluster.wire.frames import framed
 from cluster.wire.levels import Build
 from cluster.wire.messages import (
     EXTENSION_HEAD_BYTES,
@@ -291,14 +292,14 @@ class PeerPort:
             if connection.bulk_bytes > SEND_BUFFER_BYTES_MAX:
                 self.dropped[name] += 1  # who waits for it asks again
             else:
-                connection.queue_bulk(messages.encode(message))
+                connection.queue_bulk(framed(message))
                 self._queued[connection] = None
         elif connection.outbox_bytes > SEND_BUFFER_BYTES_MAX and type(message) in DROPPABLE:
             self.dropped[name] += 1
         elif connection.outbox_bytes > 2 * SEND_BUFFER_BYTES_MAX:
             self._close(connection, Reason.BEHIND, f"{connection.outbox_bytes} bytes wait for it")
         else:
-            connection.queue(messages.encode(message))
+            connection.queue(framed(message))
             self._queued[connection] = None
 
     def room_bytes(self, name: str) -> int:
@@ -347,7 +348,7 @@ class PeerPort:
         self._hello = hello
         for connection in self._connections.values():
             if connection.state in (LinkState.GREETING, LinkState.LIVE):
-                connection.queue(messages.encode(hello))
+                connection.queue(framed(hello))
             if connection.state is LinkState.LIVE:
                 self._queued[connection] = None
         for connection in list(self._live.values()):
@@ -573,7 +574,7 @@ class PeerPort:
         connection.state = LinkState.GREETING
         connection.deadline_at = self._clock() + HANDSHAKE_MS_MAX / 1000
         self._wake(connection.deadline_at)
-        connection.queue(messages.encode(self._hello))
+        connection.queue(framed(self._hello))
         self._write(connection)
 
     def _greet(self, connection: Connection) -> None:
@@ -653,7 +654,7 @@ class PeerPort:
     def _part(self, connection: Connection, kind: Refusal, reason: str) -> None:
         """Say a last word, as far as the socket takes it at once."""
         encoded = reason.encode()[: messages.REASON_BYTES_MAX].decode(errors="ignore")
-        connection.queue(messages.encode(PeerRefused(kind, encoded)))
+        connection.queue(framed(PeerRefused(kind, encoded)))
         connection.write()
 
     def _take_hello(self, connection: Connection) -> str:
@@ -698,7 +699,7 @@ class PeerPort:
         connection.unfit = reason
         connection.deadline_at = self._clock() + HANDSHAKE_MS_MAX / 1000
         self._wake(connection.deadline_at)
-        connection.queue(messages.encode(SnapshotRefused(reason[:UNFIT_CHARACTERS_MAX])))
+        connection.queue(framed(SnapshotRefused(reason[:UNFIT_CHARACTERS_MAX])))
         self._write(connection)
 
     def _admit(self, connection: Connection, hello: Hello) -> None:
@@ -834,7 +835,7 @@ class PeerPort:
             return
         keepalive_s = self._silence_s / KEEPALIVES_PER_SILENCE
         if now >= connection.sent_at + keepalive_s and not connection.waiting_bytes:
-            connection.queue(messages.encode(self._hello))
+            connection.queue(framed(self._hello))
             self._write(connection)
         self._wake(now + keepalive_s / 2)
 

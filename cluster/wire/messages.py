@@ -1,14 +1,14 @@
 """What nodes say to each other: message types and their strict, versioned, bounded encoding.
 
-What lives here: the messages, `encode` and `decode`. What must not: sockets, clocks, or what a
-message makes a node do. `frames.py` cuts a stream of bytes into messages.
+What lives here: the messages, `encode` and `decode`. What must not: sockets, clocks, what a message
+makes a node do, or how a stream of bytes is cut into messages (frames.py).
 
-A frame is `length u32 | crc32 u32 | type u8 | body`, little-endian; length and CRC cover type and
-body. Every other version of a body is refused by the Hello that opens a connection. Nothing is
-unpickled, ever: a log entry travels as the bytes that rest in the journal.
+A message is `type u8 | body`, little-endian. Every other version of a body is refused by the Hello
+that opens a connection. Nothing is unpickled, ever: a log entry travels as the bytes that rest in
+the journal.
 
 Version 0.1 takes no Hello with a byte more and no type that it doesn't know. So what later versions
-say of themselves is an `Extension`, a frame of its own right behind the Hello's, in a form that 0.1
+say of themselves is an `Extension`, a message of its own right behind the Hello, in a form that 0.1
 ignores: a RelayReply to a request that nobody relayed. Its body is a JSON object. To say something
 new, add a field with a default to `Extension` and its key to `_EXTENSION_KEYS`: who does not know
 the key ignores it, who does not hear it takes the default.
@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
-from zlib import crc32
 
 import orjson
 
@@ -274,37 +273,23 @@ Message: TypeAlias = (
     | About
 )
 
-FRAME_HEAD: Final = struct.Struct("<II")  # length, crc32
+
+# --- both ways ----------------------------------------------------------------------------------
 
 
-# --- frames -------------------------------------------------------------------------------------
-
-
-def encode(message: Message) -> bytes:
-    """Return the frame of a message, for a Hello with an extension both frames.
+def encode(message: Message) -> list[bytes]:
+    """Return the pieces of a message: its type and body. A Hello's extension is another message.
 
     Fields out of bounds are the caller's error (assert).
     """
-    if isinstance(message, Hello) and message.extension != UNSAID:
-        return _encode_one(message) + _encode_one(message.extension)
-    return _encode_one(message)
-
-
-def _encode_one(message: Message) -> bytes:
     code, encode_body = _ENCODERS[type(message)]
     if type(message) is Relay and message.principal is not None:
         code, encode_body = _RELAY_OF_PRINCIPAL, _encode_relay_of_principal
-    chunks = encode_body(message)
-    crc, size = crc32(code), 1
-    for chunk in chunks:  # one pass here and one copy below beat a join and a second copy
-        crc = crc32(chunk, crc)
-        size += len(chunk)
-    assert size + FRAME_HEAD.size <= FRAME_BYTES_MAX, (type(message).__name__, size)
-    return b"".join((FRAME_HEAD.pack(size, crc), code, *chunks))
+    return [code, *encode_body(message)]
 
 
 def decode(payload: memoryview) -> Message:
-    """Return the message in a frame's type and body. Raises MessageError on anything off."""
+    """Return the message of a type and body. Raises MessageError on anything off."""
     decode_body = _DECODERS.get(payload[0])
     if decode_body is None:
         raise MessageError(f"unknown message type {payload[0]}")

@@ -21,14 +21,13 @@ import zmq
 
 from cluster.keys.authority import Authority
 from cluster.local.local import LocalCluster
-from cluster.wire.frames import FrameReader
+from cluster.wire.frames import FrameReader, framed
 from cluster.wire.messages import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
     Extension,
     Hello,
     PeerRefused,
-    encode,
 )
 from flotilla_client.keys import Key, from_z85, read_key
 from flotilla_client.protocol import STATUS, TOPICS, ProtocolError, decode_reply, decode_request
@@ -248,7 +247,7 @@ def a_certificate_of_another_cluster(
     target: AttackedCluster, rng: random.Random, count: int
 ) -> Tried:
     """A node's certificate of another cluster of the same name, with the right Hello."""
-    hello = encode(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
+    hello = framed(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
     with tempfile.TemporaryDirectory() as home:
         other = Authority.create(Path(home) / "fake", "local").node("n1")
         return _by_tls(target, other, lambda: hello, count, lambda told: b"local" in told)
@@ -288,7 +287,7 @@ def replayed_handshakes(target: AttackedCluster, rng: random.Random, count: int)
 
 def in_the_clear(target: AttackedCluster, rng: random.Random, count: int) -> Tried:
     """A downgrade: ZeroMQ without a mechanism, and a node's Hello without TLS."""
-    hello = encode(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
+    hello = framed(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
     endpoints, peers, answered = [*target.cluster.endpoints().values()], target.peer_ports, 0
     for number in range(count):
         said = b""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.wire.messages import Hello, PeerRefused, encode
+from cluster.wire.frames import framed
+from cluster.wire.messages import Hello, PeerRefused
 from flotilla_client.protocol import Request, encode_request
 from tests.attacks.attacks import _harmless, _is_let_in, _is_more_than_a_hello
 from tests.attacks.measure import measure
@@ -38,7 +39,7 @@ def test_who_is_let_in_is_told_from_who_is_refused(said: bytes, is_let_in: bool)
 
 
 def test_what_a_node_tells_a_member_beyond_its_hello_counts() -> None:
-    due = {type(each) for each in EXAMPLES if not _is_more_than_a_hello(encode(each))}
+    due = {type(each) for each in EXAMPLES if not _is_more_than_a_hello(framed(each))}
     assert due == {Hello, PeerRefused}
 
 

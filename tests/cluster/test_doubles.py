@@ -23,9 +23,9 @@ from cluster.local.local import LocalCluster, _ask_status
 from cluster.local.ports import free_ports
 from cluster.members.handshake import REPORT_MS
 from cluster.wire import messages
-from cluster.wire.frames import FrameReader
+from cluster.wire.frames import FrameReader, framed
 from cluster.wire.levels import Build
-from cluster.wire.messages import Extension, Hello, PeerRefused, Refusal, encode
+from cluster.wire.messages import Extension, Hello, PeerRefused, Refusal
 from tests.cluster.by_hand import ByHand
 from tests.conftest import ANSWER_MS, PATIENT, ClusterFactory
 from tests.waiting import until
@@ -260,7 +260,7 @@ def forge(
     said: list[messages.Message] = []
     reader = FrameReader(messages.FRAME_BYTES_MAX)
     with socket.create_connection(peer_address(cluster, target), timeout=1.0) as raw:
-        raw.sendall(b"".join(map(encode, (hello, *more))))
+        raw.sendall(b"".join(map(framed, (hello, *more))))
         with contextlib.suppress(TimeoutError, ConnectionResetError):
             while data := raw.recv(1 << 16):
                 reader.feed(data)

@@ -19,7 +19,8 @@ import pytest
 
 from cluster.keys.authority import Authority
 from cluster.local.local import LocalCluster
-from cluster.wire.messages import PROTOCOL_VERSION, Hello, encode
+from cluster.wire.frames import framed
+from cluster.wire.messages import PROTOCOL_VERSION, Hello
 from flotilla_client import AsyncClient, Client, Unavailable
 from flotilla_client.keys import Key, from_z85, read_key, z85
 from tests.cluster.raw_client import Raw, address_of, request
@@ -269,7 +270,7 @@ def test_a_fake_n1_with_keys_of_its_own_making_gets_nowhere(
     """A CA of the same name, a certificate for the same cluster and node; and one that is ours."""
     before = state_of(cluster)
     fake = Authority.create(tmp_path / "fake", "local").node("n1")
-    hello = encode(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
+    hello = framed(Hello(PROTOCOL_VERSION, "local", "n1", "fake", ("n1", "n2", "n3"), False, None))
     known = cluster.keys_dir / "nodes" / "n2" / "ca.pem"
     reason = "says that it is 'n1', and has the certificate of 'n3'"
     for directory in (fake, cluster.keys_dir / "nodes" / "n3"):

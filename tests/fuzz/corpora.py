@@ -23,7 +23,7 @@ from cluster.log.segments import (
 from cluster.serve import zmtp
 from cluster.store import commands
 from cluster.store.commands import Advance, Put, Register, Subscribe, Take
-from cluster.wire import messages
+from cluster.wire import frames, messages
 from flotilla_client import properties
 from flotilla_client.properties import Properties
 from flotilla_client.protocol import ACK, Reply, encode_reply, encode_request, pack
@@ -68,13 +68,13 @@ def framed(frames: list[bytes]) -> bytes:
 
 
 def _peer_stream() -> Iterator[bytes]:
-    yield CUT + b"".join(map(messages.encode, EXAMPLES[:6]))
-    yield CUT + messages.encode(EXAMPLES[0])[:-1] + b"\0"
+    yield CUT + b"".join(map(frames.framed, EXAMPLES[:6]))
+    yield CUT + frames.framed(EXAMPLES[0])[:-1] + b"\0"
 
 
 def _peer_message() -> Iterator[bytes]:
     for message in EXAMPLES:
-        yield messages.encode(message)[messages.FRAME_HEAD.size :]
+        yield b"".join(messages.encode(message))
 
 
 def _client_stream() -> Iterator[bytes]:

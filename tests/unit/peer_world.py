@@ -16,7 +16,8 @@ from cluster.members.links import (
 )
 from cluster.members.peers import Event, HandshakeRefused, PeerPort, RefusedBy
 from cluster.wire import messages
-from cluster.wire.messages import Extension, Hello, Message, encode
+from cluster.wire.frames import framed
+from cluster.wire.messages import Extension, Hello, Message
 
 SEED = 7
 WAIT_S_MAX = 10.0  # of real time: only a failing test waits as long
@@ -71,7 +72,7 @@ class PeerWorld:
     def greet(self, node: PeerNode, hello: Hello) -> socket.socket:
         """Connect to a node by hand, say this Hello, and wait until the node believes it."""
         raw = self.dial(node)
-        raw.sendall(encode(hello))
+        raw.sendall(framed(hello))
         mine = raw.getsockname()[1]
         self.until(lambda: mine in node.live_ports())
         return raw

@@ -37,7 +37,6 @@ from cluster.serve.client_port import UNREAD_BYTES_SERVED, Replies
 from cluster.settings.config import RaftSettings
 from cluster.wire.levels import BUILD_0_1
 from cluster.wire.messages import (
-    FRAME_HEAD,
     Hello,
     Message,
     Refusal,
@@ -618,7 +617,7 @@ class SimNet(Net):
     def _hand_over(self, link: Link, message: Message) -> None:
         self.delivered += 1
         if self.delivered % ENCODED_SHARE == 0:
-            message = decode(memoryview(encode(message))[FRAME_HEAD.size :])
+            message = decode(memoryview(b"".join(encode(message))))
         source, target = link
         self._world.note(source, target, type(message).__name__, numbers_of(message))
         for tap in self.taps:

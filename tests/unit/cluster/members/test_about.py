@@ -8,14 +8,13 @@ from cluster.members import about
 from cluster.members.about import Facts, Heard
 from cluster.members.neighbours import Neighbours
 from cluster.members.peers import Connected, Disconnected, HandshakeRefused, Reason, RefusedBy
+from cluster.wire.frames import HEAD, framed
 from cluster.wire.messages import (
     ABOUT_BYTES_MAX,
-    FRAME_HEAD,
     About,
     Health,
     MessageError,
     RelayReply,
-    encode,
 )
 
 FACTS = Facts(
@@ -68,15 +67,15 @@ def test_other_facts_are_refused(text: str) -> None:
 
 def test_version_0_1_takes_it_for_a_reply_to_a_relay_that_it_never_sent() -> None:
     message = about.encode(FACTS)
-    frame = bytearray(encode(message))
-    reply = encode(RelayReply(1, [message.facts]))
-    assert frame[FRAME_HEAD.size] == reply[FRAME_HEAD.size]
+    frame = bytearray(framed(message))
+    reply = framed(RelayReply(1, [message.facts]))
+    assert frame[HEAD.size] == reply[HEAD.size]
     assert len(frame) == len(reply)
 
 
 def test_about_of_too_many_bytes_is_never_sent() -> None:
     with pytest.raises(AssertionError):
-        encode(About(bytes(ABOUT_BYTES_MAX + 1)))
+        framed(About(bytes(ABOUT_BYTES_MAX + 1)))
 
 
 # --- what a node makes of it ----------------------------------------------------------------------

@@ -18,9 +18,9 @@ from cluster.members.links import (
 from cluster.members.peers import Connected, Disconnected, Unfit
 from cluster.settings.config import RaftSettings
 from cluster.wire import messages
-from cluster.wire.frames import FrameReader
+from cluster.wire.frames import FrameReader, framed
 from cluster.wire.levels import BUILD, BUILD_0_1, Build
-from cluster.wire.messages import AppendEntries, ReadIndex, encode
+from cluster.wire.messages import AppendEntries, ReadIndex
 from tests.unit.peer_world import NOWHERE, WAIT_S_MAX, PeerWorld, a_says, is_closed
 
 # --- connecting and talking -----------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_receive_returns_no_more_than_asked_and_takes_peers_in_turn(world: PeerW
         node.port.flush("c")
     connections = c.port._live.values()
     world.nodes.remove(c)
-    size = len(encode(ReadIndex(1, 1))) * 100
+    size = len(framed(ReadIndex(1, 1))) * 100
     while any(each.reader.buffered_bytes < size for each in connections):
         c.poll()
     batch = c.port.receive(10)
@@ -101,7 +101,7 @@ def test_new_hello_reaches_the_peer_and_is_no_message(world: PeerWorld) -> None:
 def test_peer_that_turns_into_another_incarnation_is_disconnected(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
-    raw.sendall(encode(a_says(incarnation="other")))
+    raw.sendall(framed(a_says(incarnation="other")))
     world.until(lambda: b.port.hello_of("a") is None)
     last = b.events[-1]
     assert isinstance(last, Disconnected)
@@ -121,7 +121,7 @@ def test_peer_is_connected_once_its_extension_is_known(world: PeerWorld) -> None
     hello = b.port.hello_of("a")
     assert hello is not None
     assert hello.extension == NEWER
-    raw.sendall(encode(ReadIndex(1, 1)))
+    raw.sendall(framed(ReadIndex(1, 1)))
     world.until(lambda: b.received)
     assert b.received == [("a", ReadIndex(1, 1))]
 
@@ -129,7 +129,7 @@ def test_peer_is_connected_once_its_extension_is_known(world: PeerWorld) -> None
 def test_extension_that_comes_in_pieces_is_waited_for(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
-    said = encode(a_says(extension=NEWER))
+    said = framed(a_says(extension=NEWER))
     for byte in said:
         assert b.port.hello_of("a") is None
         raw.sendall(bytes((byte,)))
@@ -144,7 +144,7 @@ def test_peer_of_version_0_1_is_known_by_its_next_message(world: PeerWorld) -> N
     world.ahead_s = -1e9  # its time stands still, as far as this matters
     large = AppendEntries(1, 0, 0, 0, [(b"\0" + bytes(messages.HELLO_BYTES_MAX), 1, 1)])
     reply = messages.RelayReply(7, [b"x"])
-    world.dial(b).sendall(encode(a_says()) + encode(reply) + encode(large))
+    world.dial(b).sendall(framed(a_says()) + framed(reply) + framed(large))
     world.until(lambda: len(b.received) == 2)
     assert b.received == [("a", reply), ("a", large)]
     assert b.port.hello_of("a") == a_says()
@@ -153,7 +153,7 @@ def test_peer_of_version_0_1_is_known_by_its_next_message(world: PeerWorld) -> N
 def test_silent_peer_of_version_0_1_is_known_after_a_while(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
-    raw.sendall(encode(a_says()))
+    raw.sendall(framed(a_says()))
     world.until(lambda: any(each.hello for each in b.port._connections.values()))
     assert b.port.hello_of("a") is None
     world.ahead_s += peers.EXTENSION_MS_MAX / 1000
@@ -165,7 +165,7 @@ def test_silent_peer_of_version_0_1_is_known_after_a_while(world: PeerWorld) -> 
 def test_half_an_extension_is_no_hello(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
-    raw.sendall(encode(a_says(extension=NEWER))[:-1])
+    raw.sendall(framed(a_says(extension=NEWER))[:-1])
     world.until(lambda: any(each.hello for each in b.port._connections.values()))
     world.ahead_s += peers.EXTENSION_MS_MAX / 1000
     b.turn()
@@ -223,7 +223,7 @@ def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(
 ) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=RAISED)
     raw = world.dial(b)
-    raw.sendall(encode(a_says()) + encode(ReadIndex(1, 1)))
+    raw.sendall(framed(a_says()) + framed(ReadIndex(1, 1)))
     unfit = Unfit("a", "inc-a", 1, BUILD_0_1, TOO_OLD)
     world.until(lambda: unfit in b.events)
     assert b.port.hello_of("a") is None
@@ -243,7 +243,7 @@ def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(
 def test_unfit_peer_that_hangs_up_first_is_let_go(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=RAISED)
     raw = world.dial(b)
-    raw.sendall(encode(a_says()) + encode(ReadIndex(1, 1)))
+    raw.sendall(framed(a_says()) + framed(ReadIndex(1, 1)))
     world.until(lambda: b.events)
     world.ahead_s = -1e9  # its deadline never comes
     raw.shutdown(socket.SHUT_WR)
@@ -287,12 +287,12 @@ def test_connection_ends_when_the_level_leaves_one_side_behind(
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (encode(a_says(cluster_id="x")), "belongs to cluster 'x'"),
-        (encode(a_says(members=("a", "b", "c"))), "knows the members"),
-        (encode(a_says(node="z")), "is 'z'"),
-        (encode(a_says(node="b")), "is 'b'"),
-        (encode(ReadIndex(1, 2)), "said ReadIndex before Hello"),
-        (encode(a_says()).replace(b"\1\1\0", b"\1\2\0", 1), "checksum"),
+        (framed(a_says(cluster_id="x")), "belongs to cluster 'x'"),
+        (framed(a_says(members=("a", "b", "c"))), "knows the members"),
+        (framed(a_says(node="z")), "is 'z'"),
+        (framed(a_says(node="b")), "is 'b'"),
+        (framed(ReadIndex(1, 2)), "said ReadIndex before Hello"),
+        (framed(a_says()).replace(b"\1\1\0", b"\1\2\0", 1), "checksum"),
         (b"GET / HTTP/1.1\r\n\r\n", "the limit is 65536"),
         (struct.pack("<IIB", 2**31, 0, 1), "the limit is 65536"),
     ],
@@ -309,7 +309,7 @@ def test_stranger_is_refused_with_the_reason(world: PeerWorld, said: bytes, reas
 
 def test_another_protocol_version_is_refused_by_name(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
-    world.dial(b).sendall(encode(a_says(version=9)))
+    world.dial(b).sendall(framed(a_says(version=9)))
     world.until(b.refusals)
     assert b.refusals() == ["speaks protocol version 9, this side 1"]
 
@@ -392,11 +392,11 @@ def test_strangers_rest_behind_a_turn_in_which_as_many_came_as_may(world: PeerWo
 def test_new_connection_replaces_a_silent_one_and_its_unread_messages(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     old = world.greet(b, a_says())
-    old.sendall(encode(ReadIndex(1, 1)))
+    old.sendall(framed(ReadIndex(1, 1)))
     world.until(lambda: b.port._live["a"].reader.buffered_bytes or b.received)
     world.ahead_s += RaftSettings.takeover_ms / 1000
     new = world.dial(b)
-    new.sendall(encode(a_says(incarnation="newer")) + encode(ReadIndex(1, 2)))
+    new.sendall(framed(a_says(incarnation="newer")) + framed(ReadIndex(1, 2)))
     give_up_at = time.monotonic() + WAIT_S_MAX
     while new.getsockname()[1] not in b.live_ports():
         b.poll()

@@ -25,8 +25,8 @@ from cluster.members.links import (
 )
 from cluster.members.peers import Connected, DialFailed, Disconnected
 from cluster.wire import messages
-from cluster.wire.frames import FrameReader
-from cluster.wire.messages import AppendEntries, ReadIndex, Relay, encode
+from cluster.wire.frames import FrameReader, framed
+from cluster.wire.messages import AppendEntries, ReadIndex, Relay
 from tests.unit.peer_world import NOWHERE, SEED, WAIT_S_MAX, PeerWorld, a_says, is_closed
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def test_death_of_a_peer_is_seen_in_the_same_turn(world: PeerWorld) -> None:
 def test_last_words_are_received_before_the_end(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
-    raw.sendall(encode(messages.TimeoutNow(5)))
+    raw.sendall(framed(messages.TimeoutNow(5)))
     raw.shutdown(socket.SHUT_WR)
     connection = b.port._live["a"]
     while connection.state is LinkState.LIVE:
@@ -67,7 +67,7 @@ def test_who_dies_with_words_of_both_sides_on_their_way_is_heard_out_and_let_go(
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
     b.port.send("a", ReadIndex(1, 1))
-    raw.sendall(encode(messages.TimeoutNow(5)))
+    raw.sendall(framed(messages.TimeoutNow(5)))
     raw.shutdown(socket.SHUT_WR)
     connection = b.port._live["a"]
     while connection.state is LinkState.LIVE:
@@ -132,7 +132,7 @@ def test_peers_with_nothing_to_say_stay_connected(world: PeerWorld) -> None:
 def test_own_pause_is_not_taken_for_the_peers_silence(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
-    raw.sendall(encode(ReadIndex(1, 1)))
+    raw.sendall(framed(ReadIndex(1, 1)))
     world.ahead_s += 60.0
     b.port.tick(world.clock())
     assert b.port.receive(10) == [("a", ReadIndex(1, 1))]
@@ -247,7 +247,7 @@ def test_peer_that_wakes_up_gets_all_that_waited_in_order(world: PeerWorld) -> N
 def test_flooding_peer_is_read_in_bounded_steps_and_then_not_at_all(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())
-    relay = encode(Relay(1, [bytes(1 << 20)]))
+    relay = framed(Relay(1, [bytes(1 << 20)]))
     count = 2 * RECEIVE_BUFFER_BYTES_MAX // len(relay)
     sender = threading.Thread(target=lambda: [raw.sendall(relay) for _ in range(count)])
     sender.start()
@@ -273,8 +273,8 @@ def test_garbage_closes_its_own_connection_and_nothing_else(world: PeerWorld) ->
     c = world.node("c", {"a": NOWHERE, "b": NOWHERE})
     b = world.node("b", {"a": NOWHERE, "c": c.port.address})
     world.until(lambda: c.port.hello_of("b") and b.port.hello_of("c"))
-    hello = encode(a_says(members=("a", "b", "c")))
-    good = encode(AppendEntries(1, 0, 0, 0, [(b"\0abc", 1, 1)]))
+    hello = framed(a_says(members=("a", "b", "c")))
+    good = framed(AppendEntries(1, 0, 0, 0, [(b"\0abc", 1, 1)]))
     for number in range(2_000):
         frames = []
         for _ in range(10):

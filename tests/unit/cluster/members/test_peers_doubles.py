@@ -11,8 +11,8 @@ from cluster.members.handshake import REPORT_MS, REPORTS_MAX
 from cluster.members.membership import Roll
 from cluster.settings.config import RaftSettings
 from cluster.wire import messages
-from cluster.wire.frames import FrameReader
-from cluster.wire.messages import PeerRefused, ReadIndex, Refusal, encode
+from cluster.wire.frames import FrameReader, framed
+from cluster.wire.messages import PeerRefused, ReadIndex, Refusal
 from tests.unit.peer_world import NOWHERE, PeerWorld, a_says, is_closed
 
 
@@ -46,7 +46,7 @@ def test_second_process_of_a_name_that_is_heard_is_refused_with_the_reason(
     b = world.node("b", {"a": NOWHERE})
     first = world.greet(b, a_says())
     second = world.dial(b)
-    second.sendall(encode(a_says(**claims)))
+    second.sendall(framed(a_says(**claims)))
     last = said_to(second, world)[-1]
     assert isinstance(last, PeerRefused)
     assert last.kind == Refusal.DOUBLED
@@ -54,17 +54,17 @@ def test_second_process_of_a_name_that_is_heard_is_refused_with_the_reason(
     assert ("a copy of it" in last.reason) == (claims == {})
     (doubled,) = [event for event in b.events if isinstance(event, peers.Doubled)]
     assert (doubled.name, doubled.incarnation) == ("a", claims.get("incarnation", "inc-a"))
-    first.sendall(encode(ReadIndex(1, 1)))
+    first.sendall(framed(ReadIndex(1, 1)))
     world.until(lambda: b.received == [("a", ReadIndex(1, 1))])
 
 
 def test_first_process_keeps_its_place_though_this_node_was_paused(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     first = world.greet(b, a_says())
-    first.sendall(encode(ReadIndex(1, 1)))  # lies in the socket while b is paused
+    first.sendall(framed(ReadIndex(1, 1)))  # lies in the socket while b is paused
     world.ahead_s += RaftSettings.takeover_ms / 1000 + 1
     second = world.dial(b)
-    second.sendall(encode(a_says(incarnation="other")))
+    second.sendall(framed(a_says(incarnation="other")))
     assert isinstance(said_to(second, world)[-1], PeerRefused)
 
 
@@ -85,7 +85,7 @@ def test_evicted_incarnation_is_told_so_when_it_comes_and_when_it_is_there(
     members = {"a": "new", "b": "inc-b"}
     b.port.update_roll(Roll(members, members, 7))
     late = world.dial(b)
-    late.sendall(encode(a_says()))
+    late.sendall(framed(a_says()))
     for raw in (early, late):
         last = said_to(raw, world)[-1]
         assert isinstance(last, PeerRefused)
@@ -103,7 +103,7 @@ def test_newcomer_that_was_replaced_before_it_told_of_its_start_is_evicted_when_
     members = {"a": "new", "b": "inc-b"}
     b.port.update_roll(Roll(members, members, 7))
     assert b.port.hello_of("a") is not None, "who has not started yet has no place to lose"
-    newcomer.sendall(encode(a_says(admitted_index=3)))
+    newcomer.sendall(framed(a_says(admitted_index=3)))
     last = said_to(newcomer, world)[-1]
     assert isinstance(last, PeerRefused)
     assert last.kind == Refusal.EVICTED

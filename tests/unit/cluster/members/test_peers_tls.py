@@ -23,7 +23,8 @@ from cluster.members.peers import (
     DialFailed,
     Disconnected,
 )
-from cluster.wire.messages import AppendEntries, ReadIndex, encode
+from cluster.wire.frames import framed
+from cluster.wire.messages import AppendEntries, ReadIndex
 from tests.unit.peer_world import NOWHERE, PeerNode, PeerWorld, a_says, is_closed
 
 BIG = bytes(range(256)) * 20_000  # 5 MB: many records, more than the system holds
@@ -132,7 +133,7 @@ def test_an_idle_connection_wants_nothing_and_a_waiting_handshake_does_not_spin(
 def test_nothing_in_the_clear_is_looked_at(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.dial(b)
-    raw.sendall(encode(a_says()))
+    raw.sendall(framed(a_says()))
     world.until(lambda: b.refusals())
     assert "no TLS of this cluster: wrong version number" in b.refusals()[0]
     assert not heard_of_strangers(b)
@@ -206,7 +207,7 @@ def test_a_node_can_say_no_other_name_than_its_certificates(
     """The stolen keys of b make nobody a: a's Hello is refused, whoever signed the certificate."""
     b = world.node("b", {"a": NOWHERE})
     thief = Thief(b, authorities_of(authority), authority.directory / "nodes" / "b" / "node.pem")
-    thief.wire.send(encode(a_says()))
+    thief.wire.send(framed(a_says()))
     world.until(lambda: b.refusals())
     assert "says that it is 'a', and has the certificate of 'b'" in b.refusals()[0]
     assert not heard_of_strangers(b)

@@ -1,4 +1,4 @@
-"""Claims about cutting a stream of bytes into messages."""
+"""Claims about frames: how they are made, and how a stream of bytes is cut into messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from cluster.wire.frames import FrameReader
+from cluster.wire.frames import FrameReader, framed
 from cluster.wire.messages import (
     FRAME_BYTES_MAX,
     HELLO_BYTES_MAX,
@@ -15,10 +15,10 @@ from cluster.wire.messages import (
     Message,
     MessageError,
     ReadIndex,
-    encode,
+    Relay,
 )
 
-BARRIER = encode(ReadIndex(1, 2))
+READ_INDEX = framed(ReadIndex(1, 2))
 
 
 def drain(reader: FrameReader) -> list[Message]:
@@ -34,7 +34,7 @@ def test_messages_come_out_whatever_the_cuts_in_the_stream() -> None:
     said: list[Message] = [
         AppendEntries(1, 0, i, 1, [(b"\0" + rng.randbytes(i), i + 1, 1)]) for i in range(200)
     ]
-    stream, heard, reader = b"".join(map(encode, said)), [], FrameReader(FRAME_BYTES_MAX)
+    stream, heard, reader = b"".join(map(framed, said)), [], FrameReader(FRAME_BYTES_MAX)
     at = 0
     while at < len(stream):
         size = rng.choice((1, 7, 8, 9, 60, 1000))
@@ -47,21 +47,21 @@ def test_messages_come_out_whatever_the_cuts_in_the_stream() -> None:
 
 def test_message_is_not_out_before_its_last_byte() -> None:
     reader = FrameReader(FRAME_BYTES_MAX)
-    for byte in BARRIER[:-1]:
+    for byte in READ_INDEX[:-1]:
         reader.feed(bytes((byte,)))
         assert not reader.has_frame()
         assert reader.next() is None
-    reader.feed(BARRIER[-1:])
+    reader.feed(READ_INDEX[-1:])
     assert reader.has_frame()
     assert reader.next() == ReadIndex(1, 2)
 
 
 def test_every_flipped_bit_is_caught() -> None:
-    for bit in range(len(BARRIER) * 8):
-        damaged = bytearray(BARRIER)
+    for bit in range(len(READ_INDEX) * 8):
+        damaged = bytearray(READ_INDEX)
         damaged[bit // 8] ^= 1 << bit % 8
-        reader = FrameReader(len(BARRIER))
-        reader.feed(damaged + BARRIER)
+        reader = FrameReader(len(READ_INDEX))
+        reader.feed(damaged + READ_INDEX)
         with pytest.raises(MessageError):
             reader.next()
 
@@ -80,3 +80,8 @@ def test_empty_frame_is_refused() -> None:
     reader.feed(bytes(8))
     with pytest.raises(MessageError, match="frame of 8 bytes"):
         reader.next()
+
+
+def test_frame_over_the_limit_is_never_made() -> None:
+    with pytest.raises(AssertionError):
+        framed(Relay(1, [bytes(FRAME_BYTES_MAX)]))
