@@ -20,8 +20,8 @@ def objection(mine: Hello, message: Message, dialed: str | None, proved: str | N
     """Return why a first message is no Hello for us, "" if it is.
 
     `proved`: the name in the sender's certificate, None where nobody has to prove anything.
-    `dialed` is the peer that we dialed, None if the other side did: the smaller name dials, so that
-    a pair has one connection. The version was checked by decoding.
+    `dialed` is the peer that we dialed, None if the other side did. The version was checked by
+    decoding.
     """
     if not isinstance(message, Hello):
         return f"said {type(message).__name__} before Hello"
@@ -35,8 +35,6 @@ def objection(mine: Hello, message: Message, dialed: str | None, proved: str | N
         return f"is {message.node!r}, which is no other member than {mine.node!r}"
     if dialed is not None and dialed != message.node:
         return f"is {message.node!r}, but {dialed!r} was dialed"
-    if dialed is None and message.node > mine.node:
-        return f"is {message.node!r}, which has to wait until {mine.node!r} dials it"
     return ""
 
 

@@ -87,11 +87,15 @@ class Lookup:
 
 @dataclass(slots=True, eq=False)
 class Dial:
-    """A peer that we dial (its name is greater than ours), and how that goes."""
+    """A peer that we dial, and how that goes.
+
+    Its name is greater than ours; or `is_question`: it should dial us, and has not.
+    """
 
     name: str
     address: Address
     due_at: float
+    is_question: bool = False
     attempts: int = 0  # since it last said Hello
     give_up_at: float = 0.0
     lookup: Lookup | None = None
@@ -147,6 +151,7 @@ class Connection:
     bulk: deque[bytes | memoryview] = field(default_factory=deque)
     bulk_bytes: int = 0
     has_begun_bulk: bool = False  # the first frame of `bulk` has left in part
+    live_at: float = 0.0
     heard_at: float = 0.0
     sent_at: float = 0.0
     blocked: bool = False  # the socket took less than we had
@@ -265,6 +270,11 @@ class Connection:
         open_ = self.state in (LinkState.GREETING, LinkState.LIVE)
         room = self.reader.buffered_bytes < RECEIVE_BUFFER_BYTES_MAX
         return open_ and room, open_ and self.blocked and not self.awaits_peer
+
+    @property
+    def asks(self) -> bool:
+        """Whether we only ask by it why nobody dials us."""
+        return self.dial is not None and self.dial.is_question
 
     @property
     def proved(self) -> str | None:

@@ -243,7 +243,11 @@ class PeerPort:
         self._troubles: dict[str, str] = {}
         self._members = frozenset(members) - {name}
         now = clock()
+        # The smaller name dials, so that a pair has one connection. Who so has nobody to dial asks
+        # why nobody dials him: another process may have his name, at his address.
         self._dials = [Dial(peer, members[peer], now) for peer in sorted(members) if peer > name]
+        ask_at, asked = now + self._takeover_s, () if self._dials else sorted(members)
+        self._questions = [Dial(peer, members[peer], ask_at, is_question=True) for peer in asked]
         self._connections: dict[int, Connection] = {}
         self._live: dict[str, Connection] = {}
         self._heard: dict[Connection, None] = {}  # live ones that may have a message for `receive`
@@ -472,7 +476,7 @@ class PeerPort:
         if now >= self._renew_at:
             self._renew()
         self._wake(self._renew_at)
-        for dial in self._dials:
+        for dial in self._dials if self._live else (*self._dials, *self._questions):
             if dial.connection is None:
                 self._advance(dial, now)
         for connection in list(self._connections.values()):
@@ -527,6 +531,8 @@ class PeerPort:
         self._report(name, DialFailed(name, reason))
 
     def _schedule(self, dial: Dial) -> None:
+        if dial.is_question:
+            dial.attempts = REFUSED_ATTEMPTS
         dial.schedule(self._clock(), self._random)
         self._wake(dial.due_at)
 
@@ -591,11 +597,15 @@ class PeerPort:
             return
         name = connection.hello.node if connection.hello is not None else ""
         if refusal or connection.ending:
-            if name and not refusal and self._was_refused(connection):
+            if (
+                name
+                and not refusal
+                and (self._is_asked(connection) or self._was_refused(connection))
+            ):
                 self._drop(connection)
             else:
                 self._refuse(connection, refusal or _ended_text(connection))
-        elif hello is not None:
+        elif hello is not None and not connection.asks:
             self._take_place(connection, hello)
 
     def _was_refused(self, connection: Connection) -> bool:
@@ -606,10 +616,20 @@ class PeerPort:
             return False
         if not isinstance(last, PeerRefused):
             return False
+        if connection.asks and last.kind == Refusal.FOREIGN:
+            return True  # nobody has our name there: we are to wait
         self._refused_by(connection, last)
         if connection.dial is not None:
             connection.dial.attempts = REFUSED_ATTEMPTS
         return True
+
+    def _is_asked(self, connection: Connection) -> bool:
+        """Return whether who has connected can only ask why we don't dial him.
+
+        His name is the greater, so it is us who dial.
+        """
+        hello = connection.hello
+        return connection.dial is None and hello is not None and hello.node > self._name
 
     def _refused_by(self, connection: Connection, message: PeerRefused) -> None:
         assert connection.hello is not None, connection.address
@@ -636,12 +656,19 @@ class PeerPort:
             silent_s = self._clock() - old.heard_at if old.watched[0] else 0.0
             admitted = self._roll.newest.get(name)
             refusal = contest(hello, old.hello, silent_s, self._takeover_s, admitted, old.address)
-            if refusal:
+            # Who asks while we dial him has one connection with us by now, and is no other process.
+            has_just_come = self._clock() < old.live_at + HANDSHAKE_MS_MAX / 1000
+            if refusal and not (has_just_come and self._is_asked(connection)):
                 self._part(connection, Refusal.DOUBLED, refusal)
                 address, incarnation = connection.address, hello.incarnation
                 self._report(name, Doubled(name, address, incarnation, refusal))
                 self._drop(connection)
                 return
+        if self._is_asked(connection):
+            text = f"{name} has to wait until {self._name} dials it"
+            self._part(connection, Refusal.FOREIGN, text)
+            self._drop(connection)
+            return
         misfit = unfit(self._hello, hello)
         if misfit:
             self._hold_off(connection, hello, misfit)
@@ -671,7 +698,8 @@ class PeerPort:
         if not refusal:
             assert isinstance(message, Hello), message
             connection.hello = message
-            connection.deadline_at = self._clock() + EXTENSION_MS_MAX / 1000
+            patience_ms = HANDSHAKE_MS_MAX if connection.asks else EXTENSION_MS_MAX
+            connection.deadline_at = self._clock() + patience_ms / 1000
             self._wake(connection.deadline_at)
         return refusal
 
@@ -708,6 +736,10 @@ class PeerPort:
             self._close(old, Reason.REPLACED, connection.address)
         connection.state, connection.name, connection.hello = LinkState.LIVE, hello.node, hello
         connection.reader.allow(messages.FRAME_BYTES_MAX)
+        connection.live_at = self._clock()
+        for question in self._questions:
+            if question.connection is not None:
+                self._drop(question.connection)
         if connection.dial is not None:
             connection.dial.attempts = 0
         self._live[hello.node] = connection
@@ -820,6 +852,8 @@ class PeerPort:
             self._refuse(connection, f"no Hello in {HANDSHAKE_MS_MAX} ms")
         elif connection.unfit:
             self._refuse(connection, connection.unfit)
+        elif connection.asks:
+            self._drop(connection)
         else:
             self._greet(connection)
             if connection.state is LinkState.GREETING:
@@ -860,6 +894,10 @@ class PeerPort:
             if reason in (Reason.REFUSED, Reason.UNWELCOME):
                 connection.dial.attempts = REFUSED_ATTEMPTS
             self._schedule(connection.dial)
+        if not self._live:
+            for question in self._questions:
+                question.due_at = self._clock() + self._takeover_s
+                self._wake(question.due_at)
 
     def _release(self, connection: Connection) -> None:
         connection.state = LinkState.CLOSED

@@ -110,25 +110,31 @@ def assert_rare(lines: list[dict[str, Any]], of: int = 1) -> None:
 # --- the name is taken ----------------------------------------------------------------------------
 
 
+# n1 dials both others. n3 dials nobody: its double has to ask why nobody dials it.
+NAMES = ["n1", pytest.param("n3", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("doubled", NAMES)
 def test_an_empty_double_of_a_living_node_is_refused_on_both_sides_and_harms_nobody(
-    cluster: LocalCluster, doubles: Callable[[str], Double]
+    doubled: str, cluster: LocalCluster, doubles: Callable[[str], Double]
 ) -> None:
     before = {name: incarnation(cluster, name) for name in cluster.endpoints()}
-    double = doubles("n1")
+    others = sorted(before.keys() - {doubled})
+    double = doubles(doubled)
     double.start()
     until(lambda: double.status().get("waiting_for"), "the double does not say what it waits for")
     until(lambda: "has to be silent" in str(double.status()["waiting_for"]), "waits for what?")
     time.sleep(3 * TAKEOVER_MS / 1000)  # nothing may happen: there is no event to wait for
     told = double.status()["waiting_for"]
-    assert all(before["n1"] in line for line in told), told
+    assert all(before[doubled] in line for line in told), told
     assert double.status()["role"] == "joining"
     # The double, those who refuse it, and the living node say so, each at the level of an error.
     assert {line["level"] for line in lines(double.log, "peer_refusedby")} == {"error"}
-    for name in ("n2", "n3"):
+    for name in others:
         refusals = lines(cluster.log_file(name), "peer_doubled")
         assert {line["level"] for line in refusals} == {"error"}
         assert_rare(refusals)
-    warned = lines(cluster.log_file("n1"), "doubled")
+    warned = lines(cluster.log_file(doubled), "doubled")
     assert warned
     assert warned[0]["level"] == "error"
     # The cluster is what it was, and stands the loss of a node.
@@ -136,7 +142,7 @@ def test_an_empty_double_of_a_living_node_is_refused_on_both_sides_and_harms_nob
     assert len(cluster.pids()) == 3
     cluster.kill("n2")
     leader = cluster.wait_for_leader()
-    until(lambda: members_seen(cluster, leader).get("n1", leader == "n1"), "n1 is not connected")
+    until(lambda: members_seen(cluster, leader).get(doubled, leader == doubled), "not connected")
     with ByHand(cluster.endpoints()[leader]) as hand:
         until(lambda: hand.ask("TOPICS", all=True)["type"] == "ACK", "the leader does not serve")
 
@@ -157,47 +163,19 @@ def test_two_doubled_nodes_do_not_take_the_cluster_down(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("doubled", ["n1", "n3"])
 def test_a_copy_of_a_living_nodes_directory_takes_no_part(
-    cluster: LocalCluster, doubles: Callable[[str], Double]
+    doubled: str, cluster: LocalCluster, doubles: Callable[[str], Double]
 ) -> None:
-    double = doubles("n1")
-    shutil.copytree(Path(cluster.node("n1").data_dir), double.data_dir)
+    double = doubles(doubled)
+    shutil.copytree(Path(cluster.node(doubled).data_dir), double.data_dir)
     double.start()
     until(lambda: len(double.status().get("refused_by", {})) == 2, "the copy is not refused")
     reasons = double.status()["refused_by"]
     assert all("a copy of it, which is forbidden" in reason for reason in reasons.values())
     assert not any(each["connected"] for each in double.status()["members"].values())
-    until(lambda: lines(cluster.log_file("n1"), "doubled"), "n1 is not told of its copy")
+    until(lambda: lines(cluster.log_file(doubled), "doubled"), "it is not told of its copy")
     assert len(cluster.pids()) == 3, cluster.tails()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_copy", [False, True], ids=["empty", "copy"])
-def test_a_double_that_dials_nobody_is_linked_with_nobody(
-    cluster: LocalCluster, doubles: Callable[[str], Double], is_copy: bool
-) -> None:
-    """The smaller name dials, and goes to the member. So nobody hears of it, and nobody has to."""
-    before = {name: incarnation(cluster, name) for name in cluster.endpoints()}
-    leader = cluster.wait_for_leader()
-    double = doubles("n3")
-    if is_copy:
-        shutil.copytree(Path(cluster.node("n3").data_dir), double.data_dir)
-    double.start()
-    until(double.status, "the double does not start")
-    time.sleep(3 * TAKEOVER_MS / 1000)  # nothing may happen: there is no event to wait for
-    status = double.status()
-    assert not status["leader"]
-    if is_copy:
-        assert not any(each["connected"] for each in status["members"].values())
-    else:
-        assert status["waiting_for"] == ["n1: is not connected", "n2: is not connected"]
-    # The cluster is what it was, n3 serves, and nobody has been told of anything.
-    assert {name: incarnation(cluster, name) for name in before} == before
-    assert cluster.wait_for_leader() == leader
-    assert all(members_seen(cluster, leader).values())
-    for name in before:
-        assert not lines(cluster.log_file(name), "peer_doubled")
-        assert not lines(cluster.log_file(name), "doubled")
 
 
 # --- the name is free -----------------------------------------------------------------------------

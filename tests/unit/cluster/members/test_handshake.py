@@ -33,7 +33,6 @@ def test_configured_member_is_welcome_in_its_direction() -> None:
         (replace(THEIRS, node="z"), None, "no other member"),
         (replace(THEIRS, node="b"), None, "no other member"),
         (replace(THEIRS, node="a"), "d", "'d' was dialed"),
-        (replace(THEIRS, node="d"), None, "has to wait until 'b' dials it"),
     ],
 )
 def test_anybody_else_is_told_why_not(message: Message, dialed: str | None, reason: str) -> None:

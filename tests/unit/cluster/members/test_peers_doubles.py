@@ -121,6 +121,97 @@ def test_refused_node_knows_why_and_asks_once_a_second(world: PeerWorld) -> None
     assert world.clock() - began > 0.5, "it asks more often than about once a second"
 
 
+# --- who dials nobody -----------------------------------------------------------------------------
+
+TAKEOVER_S = RaftSettings.takeover_ms / 1000
+
+
+def b_says(**changes: object) -> messages.Hello:
+    return a_says(**{"node": "b", "incarnation": "inc-b", **changes})
+
+
+def test_second_process_of_the_name_that_dials_nobody_asks_and_is_refused(world: PeerWorld) -> None:
+    a, b = world.pair()
+    world.ahead_s += peers.HANDSHAKE_MS_MAX / 1000
+    second = world.node("b", {"a": a.port.address})
+    world.until(lambda: second.refused_by() or world.clock() > second.port.next_deadline() + 60)
+    assert {event.refusal for event in second.refused_by()} == {Refusal.DOUBLED}
+    assert "a refuses this node: b is connected from 127.0.0.1" in second.port.trouble("a")
+    assert second.port.hello_of("a") is None
+    (doubled,) = [event for event in a.events if isinstance(event, peers.Doubled)]
+    assert doubled.name == "b"
+    assert a.port.hello_of("b") is not None
+    assert b.port.hello_of("a") is not None
+    # It asks again about once a second, and whoever has the place is left in peace.
+    before = len(second.refused_by())
+    world.until(lambda: len(second.refused_by()) > before)
+    assert not b.refused_by()
+    assert not [event for event in (*a.events, *b.events) if isinstance(event, peers.Disconnected)]
+
+
+def test_who_asks_where_nobody_has_its_name_is_to_wait_and_nobody_is_alarmed(
+    world: PeerWorld,
+) -> None:
+    a = world.node("a", {"b": NOWHERE})
+    world.ahead_s += 1  # a has given up its first attempts, and is slow to make the next one
+    raw = world.dial(a)
+    raw.sendall(framed(b_says()))
+    last = said_to(raw, world)[-1]
+    assert isinstance(last, PeerRefused)
+    assert last.kind == Refusal.FOREIGN
+    assert "has to wait until a dials it" in last.reason
+    assert {type(event) for event in a.events} <= {peers.DialFailed}
+    assert a.port.hello_of("b") is None
+
+    b = world.node("b", {"a": a.port.address})
+    world.ahead_s += TAKEOVER_S
+    world.until(lambda: b.port._questions[0].attempts > peers.REFUSED_ATTEMPTS)
+    assert not b.events
+
+
+def test_who_asks_is_connected_as_soon_as_it_is_dialed(world: PeerWorld) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    world.ahead_s += TAKEOVER_S
+    world.until(lambda: any(isinstance(event, peers.DialFailed) for event in b.events))
+    a = world.node("a", {"b": b.port.address})
+    world.until(lambda: a.port.hello_of("b") and b.port.hello_of("a"))
+    assert not b.refused_by()
+
+
+def test_a_question_that_crosses_the_dial_it_asks_for_is_not_anothers(world: PeerWorld) -> None:
+    a, b = world.pair()
+    for late_s, kind in ((0.0, Refusal.FOREIGN), (peers.HANDSHAKE_MS_MAX / 1000, Refusal.DOUBLED)):
+        world.ahead_s += late_s
+        raw = world.dial(a)
+        raw.sendall(framed(b_says()))
+        last = said_to(raw, world)[-1]
+        assert isinstance(last, PeerRefused)
+        assert last.kind == kind
+    assert b.port.hello_of("a") is not None
+
+
+def test_a_question_that_nobody_awaits_any_more_says_nothing(world: PeerWorld) -> None:
+    """As of a node that was dialed while this one was paused."""
+    a, _ = world.pair()
+    world.ahead_s += peers.HANDSHAKE_MS_MAX / 1000
+    raw = world.dial(a)
+    raw.sendall(framed(b_says()))
+    raw.close()
+    before = len(a.events)
+    world.until(lambda: len(a.port._connections) == 2)
+    world.until(lambda: len(a.port._connections) == 1)
+    assert len(a.events) == before
+
+
+def test_who_has_somebody_asks_nobody(world: PeerWorld) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    world.greet(b, a_says())
+    world.ahead_s += TAKEOVER_S
+    b.port.tick(world.clock())
+    assert b.port._questions[0].attempts == 0
+    assert b.port._questions[0].lookup is None
+
+
 def test_strangers_of_many_addresses_share_one_bound_of_reports(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     for number in range(3 * REPORTS_MAX):
@@ -133,6 +224,5 @@ def test_strangers_of_many_addresses_share_one_bound_of_reports(world: PeerWorld
     world.ahead_s += REPORT_MS / 1000
     world.dial(b).sendall(b"garbage" * 10)
     world.until(lambda: len(b.refusals()) > REPORTS_MAX)
-    last = b.events[-1]
-    assert isinstance(last, peers.HandshakeRefused)
+    last = [event for event in b.events if isinstance(event, peers.HandshakeRefused)][-1]
     assert last.withheld == 2 * REPORTS_MAX
