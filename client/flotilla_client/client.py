@@ -204,7 +204,8 @@ def now_ms() -> float:
 def end_of_words(end_ms: float) -> float:
     """Return until when `close`, which has until `end_ms`, gives work back and tells cursors.
 
-    All of it: whoever is not told learns it when leases run out, or hands publications over again.
+    One time for all of it. What is not told costs no publication: leases run out, and what is
+    above a cursor that the cluster does not know is handed over again.
     """
     return min(now_ms() + WORDS_MS_MAX, max(end_ms, now_ms() + CLOSE_MS))
 

@@ -151,7 +151,7 @@ class Connection:
     bulk: deque[bytes | memoryview] = field(default_factory=deque)
     bulk_bytes: int = 0
     has_begun_bulk: bool = False  # the first frame of `bulk` has left in part
-    live_at: float = 0.0
+    live_at: float = 0.0  # since when it has its peer's place
     heard_at: float = 0.0
     sent_at: float = 0.0
     blocked: bool = False  # the socket took less than we had

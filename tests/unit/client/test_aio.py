@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from flotilla_client import AsyncClient, Client, FlotillaError, NotSubscribed, Unavailable
-from flotilla_client.protocol import GET, PUT
-from tests.unit.fake_node import FakeCluster, FakeNode
+from flotilla_client.protocol import GET, PUT, TAKE
+from tests.unit.fake_node import TIMEOUT_S, FakeCluster, FakeNode, client_of
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -202,6 +202,31 @@ def test_tasks_share_one_client_in_turn(node: FakeNode) -> None:
             assert sorted(result.id for result in results) == list(range(1, 21))
 
     _run(work())
+
+
+def test_a_take_is_answered_before_another_task_takes_of_its_group(node: FakeNode) -> None:
+    """Two answers to one TAKE would bring the same twice."""
+    with client_of(node) as publisher:
+        publisher.subscribe("t")
+        publisher.publish("t", "a")
+
+    async def scenario() -> None:
+        async with AsyncClient(node.endpoint, timeout=TIMEOUT_S) as client:
+            items = client.work("t", "g", ack="manual")
+            item = await anext(items)
+            node.script(TAKE, "deaf")  # it is asked for again when an attempt's time is over
+            wanted = asyncio.ensure_future(anext(items))
+            await asyncio.to_thread(node.await_requests, TAKE, 2)
+            await item.extend()
+            wanted.cancel()
+
+    _run(scenario())
+    exchanges = {
+        request.request_id.rpartition(".")[0]
+        for request in node.of_type(TAKE)
+        if request.body["number"] == 2
+    }
+    assert len(exchanges) == 1
 
 
 def test_its_producer_is_awaited(node: FakeNode) -> None:

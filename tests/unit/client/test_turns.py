@@ -45,7 +45,9 @@ SLACK_MS = (
     600  # for a loaded machine; the second of those that wait in turn would need another 1,000
 )
 DEAD = "127.0.0.1:1"
+LONG_S = 2.4  # a timeout two thirds of which are more than SLACK_MS
 CALLERS = 6
+GROUPS = 6
 INTERRUPTIONS_MIN = 100
 
 Call = Callable[[Client], Any]
@@ -216,9 +218,6 @@ def _opened_late(node: FakeNode) -> None:
     node.script("REQUEST_ID", "deaf", "deaf")
 
 
-LONG_S = 2.4  # two thirds of it are more than SLACK_MS
-
-
 @pytest.mark.parametrize("has_tasks", [False, True])
 def test_a_flush_that_opens_the_client_has_one_deadline(has_tasks: bool, node: FakeNode) -> None:
     directory = node.new_directory()
@@ -306,9 +305,6 @@ def test_what_is_settled_cannot_be_extended(how: str, node: FakeNode) -> None:
         with pytest.raises(LeaseLost, match="acknowledged here" if how == "ack" else "given back"):
             item.extend()
         assert len(node.requests) == before
-
-
-GROUPS = 6
 
 
 @pytest.mark.parametrize("has_tasks", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +14,14 @@ from cluster.settings.config import RaftSettings
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader, framed
 from cluster.wire.messages import PeerRefused, ReadIndex, Refusal
-from tests.unit.peer_world import NOWHERE, PeerWorld, a_says, is_closed
+from tests.unit.peer_world import (
+    NOWHERE,
+    WAIT_S_MAX,
+    PeerNode,
+    PeerWorld,
+    a_says,
+    is_closed,
+)
 
 
 def said_to(raw: socket.socket, world: PeerWorld) -> list[messages.Message]:
@@ -201,6 +209,55 @@ def test_a_question_that_nobody_awaits_any_more_says_nothing(world: PeerWorld) -
     world.until(lambda: len(a.port._connections) == 2)
     world.until(lambda: len(a.port._connections) == 1)
     assert len(a.events) == before
+
+
+@pytest.fixture
+def asked() -> Iterator[socket.socket]:
+    """What "a" listens on, when the test is "a"."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(WAIT_S_MAX)
+        yield listener
+
+
+def _question(world: PeerWorld, b: PeerNode, asked: socket.socket) -> socket.socket:
+    """Return what "b", whom nobody dials, asks "a" by."""
+    world.ahead_s += TAKEOVER_S
+    world.until(lambda: any(each.asks for each in b.port._connections.values()))
+    raw, _ = asked.accept()
+    world.raws.append(raw)
+    return raw
+
+
+def test_who_asks_is_not_connected_by_that_though_nothing_is_said_against_it(
+    world: PeerWorld, asked: socket.socket
+) -> None:
+    b = world.node("b", {"a": asked.getsockname()})
+    raw = _question(world, b, asked)
+    raw.sendall(framed(a_says()))
+    world.until(lambda: any(each.hello for each in b.port._connections.values()))
+    world.ahead_s += peers.HANDSHAKE_MS_MAX / 1000
+    world.until(lambda: is_closed(raw))
+    assert not b.events
+    assert b.port.hello_of("a") is None
+
+
+def test_who_is_dialed_asks_no_longer(world: PeerWorld, asked: socket.socket) -> None:
+    b = world.node("b", {"a": asked.getsockname()})
+    raw = _question(world, b, asked)
+    world.greet(b, a_says())
+    world.until(lambda: is_closed(raw))
+    assert b.port.hello_of("a") is not None
+
+
+def test_who_has_lost_everybody_waits_as_long_as_at_first_before_it_asks(world: PeerWorld) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    first = world.greet(b, a_says())
+    world.ahead_s += TAKEOVER_S
+    first.close()
+    world.until(lambda: b.port.hello_of("a") is None)
+    (question,) = b.port._questions
+    assert question.due_at > world.clock() + TAKEOVER_S / 2
+    assert b.port.next_deadline() <= question.due_at
 
 
 def test_who_has_somebody_asks_nobody(world: PeerWorld) -> None:
