@@ -29,7 +29,7 @@ CHANGES: Final = ("add", "allow", "deny", "remove")
 RIGHTS: Final = ("publish", "subscribe", "observe", "admin")
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "topics": ("topic", "last_id", "subscribers", "backlog_bytes", "delayed"),
-    "topic": ("client_id", "cursor", "backlog"),
+    "topic": ("client_id", "group", "cursor", "backlog"),
     "clients": ("client_id", "epoch", "subscriptions", "producers"),
     "client": ("topic", "last_id", "cursor", "backlog"),
     "subscriptions": (
@@ -57,7 +57,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _TEXT: Final = (
     "Show what the cluster keeps, change who may what, end things, or steer. "
-    "It shows topics, one topic's subscribers, clients, one client's topics, "
+    "It shows topics, one topic's subscribers and groups, clients, one client's topics, "
     "subscriptions, or the settings in force on each node and where each comes from. Or say who may"
     " what: `user list`, and `user add|allow|deny NAME` with --publish, --subscribe, --observe, "
     "--admin, or `user remove NAME`. NAME is a key's; '*' are all that have no user of their own. "
@@ -180,6 +180,8 @@ def _problem(options: Any) -> str:
     rights = [right for right in RIGHTS if getattr(options, right)]
     if options.yes and what not in _ACTS:
         return f"{what} ends nothing: --yes has no meaning there"
+    if options.watch is not None and (what in _ACTS or (what == USER and words != ["list"])):
+        return f"{what} is done once: --watch has no meaning there"
     if what == USER:
         return _problem_of_user(words, rights)
     if rights:
@@ -317,10 +319,18 @@ def _change(admin: Admin, options: Any) -> Rows:
     return others
 
 
+def _of_topic(admin: Admin, name: str) -> Rows:
+    """Return a topic's subscribers and its groups."""
+    rows: list[Mapping[str, Any]] = [*admin.topic(name)]
+    with suppress(BadRequest, Unsupported):  # a leader or a cluster of before there were any
+        rows += [row for row in admin.groups() if row.topic == name]
+    return rows
+
+
 def _subscriptions(admin: Admin) -> Rows:
     """Return the clients' own, the shared ones and those to patterns, by topic."""
     rows: list[Mapping[str, Any]] = [*admin.subscriptions()]
-    with suppress(BadRequest, Unsupported):  # a leader or a cluster of before there were any
+    with suppress(BadRequest, Unsupported):  # as above
         rows += [*admin.groups(), *({"topic": row.pattern, **row} for row in admin.patterns())]
     return sorted(rows, key=lambda row: (row["topic"], row.get("client_id", ""), row.get("group")))
 
@@ -339,7 +349,7 @@ def _settings(admin: Admin, endpoints: Sequence[str]) -> Rows:
 def _rows(admin: Admin, client: Client, what: str, name: str) -> Rows:
     lists: Mapping[str, Callable[[], Rows]] = {
         "topics": admin.topics,
-        "topic": lambda: admin.topic(name),
+        "topic": lambda: _of_topic(admin, name),
         "clients": admin.clients,
         "client": lambda: admin.client(name).topics or (),
         "subscriptions": lambda: _subscriptions(admin),

@@ -268,7 +268,8 @@ _plain("publications_delivered_bytes", COUNTER, "Their bytes.",
 _plain("topics", GAUGE, "Topics with a subscriber.", _store("topics"))
 _plain("topics_full", GAUGE, "Topics to which PUTs were refused in the last 10 s (backlog_full).",
        _status("full_topics"))  # fmt: skip
-_plain("subscriptions", GAUGE, "Subscriptions.", _store("subscriptions"))
+_plain("subscriptions", GAUGE, "Clients' own subscriptions.", _store("subscriptions"))
+_plain("groups", GAUGE, "Groups, each a subscription that its workers share.", _store("groups"))
 _plain("backlog_bytes", GAUGE, "Publications of all topics on this node's disk.",
        _store("backlog_bytes"))  # fmt: skip
 _plain("delayed_publications", GAUGE, "Publications that wait until they are due.",
@@ -315,7 +316,7 @@ def _topic_last_id(view: View) -> Series:
     return _topics(view, lambda row: row.last_id)
 
 
-@_metric("topic_subscribers", GAUGE, "Subscribers of the topic.", "topic")
+@_metric("topic_subscribers", GAUGE, "Clients and groups that subscribe to the topic.", "topic")
 def _topic_subscribers(view: View) -> Series:
     return _topics(view, lambda row: row.subscribers)
 
@@ -343,21 +344,29 @@ def _subscriptions(view: View, value: Callable[[Any], float]) -> Series:
     if view.sample.status["role"] != "leader":
         return []
     shown = view.survey.subscriptions[:SUBSCRIPTIONS_SHOWN_MAX]
-    return [((row.topic, row.client_id), value(row)) for row in shown]
+    return [((row.topic, row.client_id, row.group), value(row)) for row in shown]
 
 
 @_metric(
     "subscription_lag_publications",
     GAUGE,
-    "Publications of the topic behind the subscription's cursor.",
+    "Publications of the topic behind the cursor of the client's subscription, or of the group.",
     "topic",
     "client",
+    "group",
 )
 def _subscription_lag(view: View) -> Series:
     return _subscriptions(view, lambda row: row.lag)
 
 
-@_metric("subscription_cursor", GAUGE, "The last id that the client has.", "topic", "client")
+@_metric(
+    "subscription_cursor",
+    GAUGE,
+    "The last id that the client has, or that the group has settled with all before it.",
+    "topic",
+    "client",
+    "group",
+)
 def _subscription_cursor(view: View) -> Series:
     return _subscriptions(view, lambda row: row.cursor)
 

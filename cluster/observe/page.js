@@ -241,6 +241,7 @@ function drawNow(status) {
     ["refused / s", count(now.refused_rate)],
     ["topics", count(store.topics)],
     ["subscriptions", count(store.subscriptions)],
+    ["groups", count(store.groups)],
     ["backlog", bytes(store.backlog_bytes)],
     ["clients", count(store.clients)],
     ["connections here", count(status.connections)],
@@ -425,8 +426,8 @@ function table(id, path, columns, order) {
     for (const row of answer.rows) {
       const line = make("tr");
       for (const [key, , unit] of columns) {
-        const text = unit ? unit(row[key]) : row[key];
-        line.append(make("td", text, unit ? {} : {class: "name", title: row[key]}));
+        const text = unit ? unit(row[key]) : key === "client_id" && row.group ? `group ${row.group}` : row[key];
+        line.append(make("td", text, unit ? {} : {class: "name", title: text}));
       }
       body.append(line);
     }
@@ -461,7 +462,7 @@ function table(id, path, columns, order) {
 
 const refreshers = [
   table("topics", "/topics.json", [["topic", "topic"], ["rate", "per s", count], ["backlog", "unread", count], ["bytes", "bytes", bytes], ["subscribers", "subscribers", count], ["publications", "last id", count]], "backlog"),
-  table("subscriptions", "/subscriptions.json", [["topic", "topic"], ["client_id", "client"], ["lag", "behind", count], ["cursor", "cursor", count]], "lag"),
+  table("subscriptions", "/subscriptions.json", [["topic", "topic"], ["client_id", "client or group"], ["lag", "behind", count], ["cursor", "cursor", count]], "lag"),
 ];
 
 function tables() {

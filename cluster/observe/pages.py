@@ -255,7 +255,7 @@ class Pages:
             row
             for row in survey.subscriptions
             if (topic is None or row.topic == topic)
-            and (search in row.topic or search in row.client_id)
+            and (search in row.topic or search in row.client_id or search in row.group)
         ]
         place = SubscriptionRow._fields.index(order)
         down = request.query.get("down", "1") != "0"

@@ -21,7 +21,10 @@ SUBSCRIPTIONS_KEPT_MAX: Final = 10_000
 
 
 class TopicRow(NamedTuple):
-    """A topic. `backlog_count`: publications that its slowest subscriber has not acknowledged."""
+    """A topic. `backlog_count`: publications that its slowest subscriber has not acknowledged.
+
+    `subscribers`: clients and groups.
+    """
 
     name: str
     last_id: int
@@ -32,12 +35,16 @@ class TopicRow(NamedTuple):
 
 
 class SubscriptionRow(NamedTuple):
-    """A subscription; `lag` publications behind the end of its topic."""
+    """A subscription; `lag` publications behind the end of its topic.
+
+    `group`: who shares it, "" where it is a client's own; then `client_id` is "".
+    """
 
     lag: int
     topic: str
     client_id: str
     cursor: int
+    group: str = ""
 
 
 @dataclass
@@ -71,22 +78,19 @@ def walk(store: Walkable, survey: Survey) -> Iterator[None]:
                     topic.name,
                     topic.last_id,
                     topic.added_bytes,
-                    len(topic.subscribers),
+                    len(topic.subscribers) + len(topic.groups),
                     topic.last_id - topic.floor_id,
                     topic.added_bytes - topic.dropped_bytes,
                 )
             )
             done += 1
-            # A copy, as somebody may come or go before the next step.
-            for client_id, subscription in list(topic.subscribers.items()):
-                lag = topic.lag(subscription.cursor)
-                row = SubscriptionRow(lag, topic.name, client_id, subscription.cursor)
+            for row in _rows(topic):
                 if len(worst) < SUBSCRIPTIONS_KEPT_MAX:
                     heapq.heappush(worst, row)
                 elif row > worst[0]:
                     heapq.heapreplace(worst, row)
                 survey.subscriptions_count += 1
-                survey.lag += lag
+                survey.lag += row.lag
                 done += 1
                 if done >= STEP:
                     done = 0
@@ -96,3 +100,13 @@ def walk(store: Walkable, survey: Survey) -> Iterator[None]:
             done = 0
             yield
     survey.subscriptions.sort(reverse=True)
+
+
+def _rows(topic: Topic) -> Iterator[SubscriptionRow]:
+    # Copies, as somebody may come or go before the next step.
+    clients, groups = list(topic.subscribers.items()), list(topic.groups.items())
+    for client_id, subscription in clients:
+        cursor = subscription.cursor
+        yield SubscriptionRow(topic.lag(cursor), topic.name, client_id, cursor)
+    for group, cursor in groups:
+        yield SubscriptionRow(topic.lag(cursor), topic.name, "", cursor, group)

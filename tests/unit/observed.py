@@ -38,6 +38,7 @@ STATUS: dict[str, Any] = {
         "producers": 1,
         "topics": 1,
         "subscriptions": 1,
+        "groups": 1,
         "backlog_bytes": 9,
         "delayed": 0,
         "compacted_bytes": 5,

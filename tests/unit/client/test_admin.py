@@ -12,7 +12,7 @@ import pytest
 from cluster.serve import broker as broker_module
 from cluster.store.commands import Put, Register, Subscribe
 from cluster.store.store import Limits
-from flotilla_client import Admin, TooLarge, cli
+from flotilla_client import Admin, TooLarge, admin_cli, cli
 from flotilla_client.protocol import (
     ADD_USER,
     ADMIN,
@@ -28,6 +28,7 @@ from flotilla_client.protocol import (
     encode_request,
     pack,
 )
+from flotilla_client.rows import GroupInfo, SubscriberInfo
 from tests.conftest import ClusterFactory
 from tests.unit import store_bench
 from tests.unit.cluster.serve import test_broker
@@ -189,6 +190,38 @@ def test_the_command_shows_what_a_cluster_keeps(
     cluster.kill("n3")
     gone = [row for row in rows("config", "--deadline", "2") if row["setting"] == "-"]
     assert [row["value"] for row in gone] == ["unavailable"]
+
+
+def test_a_topic_s_groups_are_shown_with_its_subscribers(monkeypatch: pytest.MonkeyPatch) -> None:
+    rest: dict[str, Any] = {"leased": 1, "waiting": 0, "attempts": 1, "lease_ms": 100}
+    rest |= {"max_attempts": 0, "dead_letter": ""}
+    groups = [
+        GroupInfo.of({"topic": topic, "group": "workers", "cursor": 3, "backlog": 4} | rest)
+        for topic in ("orders", "others")
+    ]
+    reader = SubscriberInfo.of({"client_id": "c", "cursor": 5, "backlog": 2})
+    monkeypatch.setattr(Admin, "topic", lambda self, name: [reader])
+    monkeypatch.setattr(Admin, "groups", lambda self: groups)
+    nobody: Any = None
+    with Admin("127.0.0.1:1") as admin:
+        rows = admin_cli._rows(admin, nobody, "topic", "orders")
+    assert [(row.get("client_id"), row.get("group"), row["cursor"]) for row in rows] == [
+        ("c", None, 5),
+        (None, "workers", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [("checkpoint",), ("purge", "t", "--yes"), ("user", "add", "shop"), ("drop-client", "c")],
+)
+def test_what_is_done_once_is_not_watched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]
+) -> None:
+    options = ["-e", "127.0.0.1:1", "--state", str(tmp_path / "state"), "--deadline", "0.2"]
+    code = cli.main([*options, "admin", *argv, "--watch", "1"])
+    said = capsys.readouterr().err
+    assert (code, "--watch has no meaning there" in said) == (cli.USAGE, True), said
 
 
 # --- arguments ---

@@ -130,9 +130,19 @@ def test_subscriptions_are_searched_and_sorted_here() -> None:
     world.node.survey = Survey([], rows, 250, 5000)
 
     found = world.json("/subscriptions.json?topic=a&sort=cursor&count=1")
-    assert found["rows"] == [{"lag": 1, "topic": "a", "client_id": "c99", "cursor": 99}]
+    [row] = found["rows"]
+    assert row == {"lag": 1, "topic": "a", "client_id": "c99", "cursor": 99, "group": ""}
     assert (found["found"], found["known"], found["all"]) == (50, 100, 250)
     assert world.json("/subscriptions.json?search=c42")["found"] == 1
+
+
+def test_groups_stand_among_the_subscriptions_and_are_found_by_name() -> None:
+    world = PageWorld()
+    rows = [SubscriptionRow(9, "t", "", 1, "workers"), SubscriptionRow(2, "t", "c", 8)]
+    world.node.survey = Survey([], rows, 2, 11)
+    assert [row["group"] for row in world.json("/subscriptions.json")["rows"]] == ["workers", ""]
+    [found] = world.json("/subscriptions.json?search=work")["rows"]
+    assert found == {"lag": 9, "topic": "t", "client_id": "", "cursor": 1, "group": "workers"}
 
 
 def test_events_tell_each_thing_that_happened_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.observe import survey as module
-from cluster.observe.survey import STEP, Survey, walk
+from cluster.observe.survey import STEP, SubscriptionRow, Survey, walk
 from cluster.store.topics import Subscription, Topic
 
 
@@ -36,6 +36,21 @@ def test_every_topic_and_subscription_is_seen() -> None:
     assert (found.subscriptions_count, len(found.subscriptions)) == (1000, 1000)
     assert found.subscriptions[0].lag == 100
     assert found.lag == sum(row.lag for row in found.subscriptions)
+
+
+def test_groups_are_seen_as_subscriptions_are() -> None:
+    found, shared = Survey(), topic("t", [90])
+    shared.place_group("workers", 40)
+
+    list(walk(StoreTopics(shared), found))
+
+    [row] = found.topics
+    assert (row.subscribers, row.backlog_count) == (2, 60)
+    assert found.subscriptions == [
+        SubscriptionRow(lag=60, topic="t", client_id="", cursor=40, group="workers"),
+        SubscriptionRow(lag=10, topic="t", client_id="c0", cursor=90, group=""),
+    ]
+    assert (found.subscriptions_count, found.lag) == (2, 70)
 
 
 def test_a_step_is_short_also_where_one_topic_has_all_the_subscribers() -> None:
