@@ -333,8 +333,6 @@ class Node:
             listener = listen(split_address(settings.http_listen))
         with _blamed("http_certificate_file", settings.http_certificate_file):
             tls = tls_of(settings.http_certificate_file)
-        if tls is None and not config.is_loopback(settings.http_listen):
-            self._event("http_unencrypted", "warning", reason="http_certificate_file is not set")
         observer = NodeObserver(
             self._replica.frontend, self._clients, self._fsync, settings.data_dir
         )

@@ -304,12 +304,14 @@ class NodeConfig:
     )
     http_token_file: str = _setting(
         "A file with the token that has to be shown there (`Authorization: Bearer …`), 16 "
-        "characters or more. Needed for an `http_listen` that is not this machine's alone.",
+        "characters or more. Needed for an `http_listen` that is not this machine's alone. Read at "
+        "the start.",
         "",
     )
     http_certificate_file: str = _setting(
         "A PEM file with a key and its certificate, and those between it and an authority that "
-        "browsers and Prometheus believe: `http_listen` speaks HTTPS alone. Read at the start.",
+        "browsers and Prometheus believe: `http_listen` speaks HTTPS alone. Needed where the "
+        "token is needed. Read at the start.",
         "",
     )
     otlp_endpoint: str = _setting(
@@ -662,6 +664,11 @@ def _contradictions(config: NodeConfig) -> list[str]:
             bool(config.http_token_file) or is_loopback(config.http_listen),
             f"http_listen: {config.http_listen} is not this machine's alone, and whoever reaches it"
             " sees topics and clients; give http_token_file as well",
+        ),
+        (
+            bool(config.http_certificate_file) or is_loopback(config.http_listen),
+            f"http_listen: {config.http_listen} is not this machine's alone, and by plain HTTP"
+            " whoever listens on the way has the token; give http_certificate_file as well",
         ),
         (
             not config.otlp_endpoint or config.otlp_endpoint.startswith(("http://", "https://")),

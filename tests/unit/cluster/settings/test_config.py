@@ -242,6 +242,28 @@ def test_a_page_elsewhere_needs_one(address: str) -> None:
     assert not is_loopback(address)
 
 
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ((), ["http_token_file", "http_certificate_file"]),
+        (("http_token_file",), ["http_certificate_file"]),
+        (("http_certificate_file",), ["http_token_file"]),
+        (("http_certificate_file", "http_token_file"), []),
+    ],
+)
+def test_what_a_page_elsewhere_lacks_is_told(given: tuple[str, ...], missing: list[str]) -> None:
+    """By plain HTTP its token would be everybody's who can listen on the way."""
+    files = {SETTINGS[key].env: "/run/file" for key in given}
+    environ = {**NEEDED, "FLOTILLA_HTTP_LISTEN": "0.0.0.0:7201", **files}
+    try:
+        load(None, environ)
+        problems = []
+    except ConfigError as error:
+        problems = error.problems
+    said = [each.rpartition("give ")[2].split()[0] for each in problems]
+    assert said == missing, problems
+
+
 @pytest.mark.parametrize("text", ["", "short", "with a space in the middle of it", "ÿ" * 20])
 def test_a_token_that_is_none_is_refused_without_showing_it(tmp_path: Path, text: str) -> None:
     file = tmp_path / "token"
