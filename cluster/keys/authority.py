@@ -12,7 +12,8 @@ machine. What must not: the command line (cli.py), anything that a running node 
 | `nodes/NAME/` | the directory of a node |
 
 Whatever changes, every node's directory here is written anew. Files are replaced whole and have
-mode 0600, directories 0700.
+mode 0600, directories 0700. What was broken off at any file is finished by the next command, so the
+same one may be said again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,6 +57,7 @@ LOCK: Final = "lock"
 CERTIFICATE_DAYS: Final = 100 * 365
 BACKDATED: Final = timedelta(days=1)  # for nodes whose clocks are behind
 FORMAT: Final = 1
+FILE_MODE: Final = 0o600
 _COMMENT: Final = "# Made by flotilla-keys; one a line.\n"
 
 
@@ -138,8 +141,12 @@ class Authority:
         """Make another key for a client, in place of its file; return that."""
         with self._locked():
             self._check_client(name)
-            if [each for each, _ in self._clients()].count(name) > 1:
-                raise KeysError(f"client {name!r} has two keys already: --finish first")
+            clients = self._clients()
+            own = [row for row in clients if row[0] == name]
+            if len(own) > 1:
+                if not self._is_unused(own[-1]):
+                    raise KeysError(f"client {name!r} has two keys already: --finish first")
+                self._save_clients([row for row in clients if row != own[-1]])
             return self._new_client_key(name)
 
     def finish_client(self, name: str) -> None:
@@ -148,6 +155,11 @@ class Authority:
             self._check_client(name)
             clients = self._clients()
             newest = [row for row in clients if row[0] == name][-1]
+            if self._is_unused(newest):
+                raise KeysError(
+                    f"{self.client_file(name)} has the old key, as changing it was broken off:"
+                    f" `rotate client {name}` again"
+                )
             self._save_clients([row for row in clients if row[0] != name or row == newest])
 
     def rotate_server(self) -> list[Path]:
@@ -217,19 +229,19 @@ class Authority:
         """Accept no key of a client any more, and forget it."""
         with self._locked():
             self._check_client(name)
-            self._save_clients([row for row in self._clients() if row[0] != name])
             self.client_file(name).unlink(missing_ok=True)
+            self._save_clients([row for row in self._clients() if row[0] != name])
 
     def revoke_node(self, name: str) -> None:
         """Accept no certificate that a node was ever given, and forget it."""
         with self._locked():
             self._check_node(name)
+            state = self._load()
+            self._revoke_certificates(state, name, state["issued"].get(name, []))
             directory = self._node_directory(name)
-            for file in directory.iterdir():
+            for file in directory.iterdir():  # last: with it the node could not be named again
                 file.unlink()
             directory.rmdir()
-            state = self._load()
-            self._revoke_certificates(state, name, state["issued"][name])
 
     # --- looking ---
 
@@ -250,7 +262,8 @@ class Authority:
             Listed("server", state["cluster_id"], len(self._server_lines()), SERVER_KEY),
         ]
         for name in self.nodes():
-            good = [serial for serial in state["issued"][name] if serial not in state["revoked"]]
+            issued = state["issued"].get(name, [])
+            good = [serial for serial in issued if serial not in state["revoked"]]
             rows.append(Listed("node", name, len(good), f"{NODES}/{name}"))
         for name in dict.fromkeys(names):
             file = self.client_file(name).relative_to(self.directory)
@@ -281,7 +294,7 @@ class Authority:
         return directory
 
     def _revoke_certificates(self, state: dict[str, Any], name: str, serials: list[str]) -> None:
-        left = [serial for serial in state["issued"][name] if serial not in serials]
+        left = [serial for serial in state["issued"].get(name, []) if serial not in serials]
         revoked = sorted({*state["revoked"], *serials})
         issued = {**state["issued"], name: left}
         if not left:
@@ -308,6 +321,12 @@ class Authority:
         _write(directory / REVOKED, _COMMENT + "".join(f"{each}\n" for each in state["revoked"]))
         for name in (SERVER_KEY, CLIENTS):
             _write(directory / name, (self.directory / name).read_text())
+
+    def _is_unused(self, client: tuple[str, str]) -> bool:
+        """Return whether a client's newest key is in no file, as its making was broken off."""
+        name, public = client
+        file = self.client_file(name)
+        return file.exists() and read_key(file).public != public
 
     def _clients(self) -> list[tuple[str, str]]:
         lines = (self.directory / CLIENTS).read_text().splitlines()
@@ -367,28 +386,45 @@ class Authority:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process at a time change anything."""
+        """Let one process at a time change anything, once what was broken off is finished."""
         if not self.directory.is_dir():
             self._load()
-        descriptor = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE
+        )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if (self.directory / STATE).exists():
+                self._publish()
             yield
         finally:
             os.close(descriptor)
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace a file as a whole: who reads it finds the old one or the new one."""
+    """Replace a file as a whole: who reads it finds the old one or the new one.
+
+    One that says the same already stays, so that no node reads its keys again for nothing.
+    """
+    if _says(file, text):
+        return
     temporary = file.with_name(f".{file.name}.new")
     temporary.unlink(missing_ok=True)  # of a run that was broken off
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     with open(descriptor, "w", encoding="utf-8") as opened:
-        os.fchmod(descriptor, 0o600)  # whatever the umask takes away, nobody else is given
+        os.fchmod(descriptor, FILE_MODE)  # whatever the umask takes away, nobody else is given
         opened.write(text)
         opened.flush()
         os.fsync(descriptor)
     temporary.replace(file)
+
+
+def _says(file: Path, text: str) -> bool:
+    try:
+        is_ours = stat.S_IMODE(file.stat().st_mode) == FILE_MODE
+        return is_ours and file.read_text(encoding="utf-8") == text
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
 
 
 def _check_name(name: str) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import stat
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster.keys import cli
+from cluster.keys import authority, cli
 from cluster.keys.authority import Authority
 from cluster.keys.directory import FILES, KeysDirectory, KeysError, NodeKeys, load
 from flotilla_client.keys import from_z85, read_key
@@ -169,6 +171,74 @@ def test_list_tells_what_there_is_and_no_secret(directory: Path) -> None:
         {"kind": "client", "name": "app", "keys": 2, "file": "clients/app.key"},
     ]
     assert run(directory, "list").output.count("\n") == 6
+
+
+class BrokenOff(OSError):
+    """The disk is full, or the command was killed."""
+
+
+def broken_off_at(patched: pytest.MonkeyPatch, place: int) -> None:
+    """Let no more than `place` files be written."""
+    written, write = count(1), authority._write
+
+    def refusing(file: Path, text: str) -> None:
+        if next(written) > place:
+            raise BrokenOff
+        write(file, text)
+
+    patched.setattr(authority, "_write", refusing)
+
+
+def say_twice(directory: Path, place: int, *command: str) -> bool:
+    """Say a command that is broken off there, and again; return whether it was broken off.
+
+    The second one may be refused, where there is nothing left to do.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        broken_off_at(patched, place)
+        try:
+            run(directory, *command)
+        except BrokenOff:
+            pass
+        else:
+            return False
+    with contextlib.suppress(KeysError):
+        run(directory, *command)
+    return True
+
+
+def test_a_revocation_that_was_broken_off_is_whole_when_it_is_said_again(directory: Path) -> None:
+    broken = 0
+    for place in range(20):
+        if place:
+            run(directory, "client", "app")
+            run(directory, "node", "n1")
+        stolen = read_key(directory / "clients" / "app.key").public
+        serial = keys_of(directory).tls.own.serial
+        broken += say_twice(directory, place, "revoke", "client", "app")
+        for node in ("n1", "n2"):
+            assert from_z85(stolen) not in keys_of(directory, node).keyring.clients, place
+        broken += say_twice(directory, place, "revoke", "node", "n1")
+        assert serial in keys_of(directory, "n2").tls.revoked, place
+        assert not (directory / "nodes" / "n1").exists(), place
+        run(directory, "list")
+    assert broken > 6
+
+
+def test_a_rotation_that_was_broken_off_puts_no_client_out(directory: Path) -> None:
+    broken = 0
+    for place in range(20):
+        broken += say_twice(directory, place, "rotate", "client", "app")
+        key = read_key(directory / "clients" / "app.key")
+        assert key_is_good(directory, key.public), place
+        broken += say_twice(directory, place, "rotate", "client", "app", "--finish")
+        assert key_is_good(directory, key.public), place
+        broken += say_twice(directory, place, "rotate", "server")
+        newest = (directory / "server.key").read_text().splitlines()[1].split()[1]
+        files = sorted(directory.glob("clients/*.key"))
+        assert [read_key(file).server for file in files] == [newest] * 2, place
+        run(directory, "rotate", "server", "--finish")
+    assert broken > 10
 
 
 @pytest.mark.parametrize(
