@@ -270,9 +270,10 @@ class Frontend:
             message = f"too much is under way to {leader} or to this client"
             self._overloaded(route, request_id, message, BULK_BYTES_SERVED)
             return
-        relay_id = self._relays.add(route, request_id, leader, self._now_ms)
+        relay_id = self._relays.add(route, request_id, leader, self._now_ms, principal)
         if relay_id is None:
-            self._overloaded(route, request_id, "too many relays", self._relays.relays_max)
+            limit = self._relays.limit(principal)
+            self._overloaded(route, request_id, "too many relays", limit)
         else:
             if principal is not None and not self._understands_principals(leader):
                 principal = None  # nor does it ask who may

@@ -7,17 +7,18 @@ A turn stops looking at requests when its time is over, or everybody has had his
 (shares.py); the rest waits here, in order. Clients' are taken from their connections only when the
 last ones are through, so they wait there and push back. Those of other nodes come with Raft's
 messages, which must not wait: so beyond a bound they are refused. Each principal has a share, and
-rests, of what one node passes on: so one's flood does not go before the other's requests. Where
-nobody has a key each node has, and a node does not rest: nobody knows whose requests those are.
+rests, of what one node passes on: so one's flood does not go before the other's requests. Nor does
+it take all places, by whatever nodes it comes. Where nobody has a key each node has a share, and a
+node does not rest: nobody knows whose requests those are.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Final
 
-from cluster.serve.shares import PAYER_SHARE, Rests, Shares, weight
+from cluster.serve.shares import PAYER_SHARE, Rests, Shares, places_of_one, weight
 from cluster.wire.messages import Relay
 
 RELAYS_WAITING_MAX: Final = 4_096  # as many as one node may have under way
@@ -39,6 +40,7 @@ class Intake:
         self._clients: deque[FromClient] = deque()
         self._nodes: dict[Sender, deque[Relay]] = {}  # none empty; the next in turn is the first
         self._nodes_count = self._nodes_bytes = 0
+        self._of, self._bytes_of = Counter[str](), Counter[str]()  # of these, by principal
         self._nodes_turn = False
         self._payers, self._rests = payers, Rests[Sender]()
         self._shares = Shares(PAYER_SHARE)
@@ -76,9 +78,16 @@ class Intake:
             or self._nodes_bytes + size_bytes > RELAYS_WAITING_BYTES_MAX
         ):
             return False
+        if (principal := relay.principal) is not None:
+            own_bytes = self._bytes_of[principal] + size_bytes
+            if self._of[principal] >= places_of_one(RELAYS_WAITING_MAX):
+                return False
+            if own_bytes > places_of_one(RELAYS_WAITING_BYTES_MAX):
+                return False
+            self._of[principal] += 1
+            self._bytes_of[principal] = own_bytes
+            self._payers.note(principal, now)
         self._shares.note(name, now)
-        if relay.principal is not None:
-            self._payers.note(relay.principal, now)
         self._nodes.setdefault((name, relay.principal), deque()).append(relay)
         self._nodes_count += 1
         self._nodes_bytes += size_bytes
@@ -125,6 +134,12 @@ class Intake:
         taken[sender] = taken.get(sender, 0) + weight(relay.frames)
         if queue:
             self._nodes[sender] = queue
+        size_bytes = sum(map(len, relay.frames))
         self._nodes_count -= 1
-        self._nodes_bytes -= sum(map(len, relay.frames))
+        self._nodes_bytes -= size_bytes
+        if (principal := relay.principal) is not None:
+            self._of[principal] -= 1
+            self._bytes_of[principal] -= size_bytes
+            if not self._of[principal]:
+                del self._of[principal], self._bytes_of[principal]
         return sender[0], relay

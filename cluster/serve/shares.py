@@ -1,8 +1,8 @@
 """Fair shares of a turn: who floods a node waits for its own requests, the others do not.
 
-What lives here: how many requests of one connection, or of all of one payer, a turn looks at, and
-how long a payer is not read who has had his share. What must not: sockets, a clock of its own,
-queues (client_port.py, intake.py).
+What lives here: how many requests of one connection, or of all of one payer, a turn looks at, how
+long a payer is not read who has had his share, and how many of a queue's places he may have. What
+must not: sockets, a clock of its own, queues (client_port.py, intake.py, relays.py).
 
 What a turn looks at becomes one entry, so everybody in it waits for all of it. Alone, somebody may
 fill a turn: large entries are what makes many small requests fast. While others are there too, a
@@ -32,6 +32,9 @@ WEIGHT_BYTES: Final = 4_096  # of a request weigh as much as one more: copied, s
 WEIGHT_FIELDS: Final = 32
 REST_TURNS: Final = 6  # as long as so many turns is who had all of his share not read
 REST_S_MAX: Final = 0.1  # a turn may have been long for another reason
+# Of a queue's places one part of so many is for the others. Who waits for publications has his
+# places for a minute and takes them again, so that he would keep all others out.
+OTHERS_PART: Final = 4
 
 Who = TypeVar("Who", bound=Hashable)
 
@@ -39,6 +42,11 @@ Who = TypeVar("Who", bound=Hashable)
 def rest_s(turn_s: float) -> float:
     """Return how long one rests behind a turn of `turn_s` in which he had all of his share."""
     return min(REST_S_MAX, REST_TURNS * turn_s)
+
+
+def places_of_one(places: int) -> int:
+    """Return how many of a queue's places one principal may have."""
+    return places - places // OTHERS_PART
 
 
 def weight(frames: Sequence[bytes]) -> int:

@@ -110,7 +110,9 @@ class LimitSettings:
         high=1_000_000,
     )
     relays_max: int = _setting(
-        "Requests that a follower has passed to the leader and awaits; more get `overloaded`.",
+        "Requests that a follower has passed to the leader and awaits; more get `overloaded`. "
+        "One principal has three quarters of them at most, so that none alone keeps the others "
+        "out.",
         4096,
         low=1,
         high=1_000_000,

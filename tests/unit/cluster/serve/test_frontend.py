@@ -45,7 +45,7 @@ def never() -> bool:
 class FrontendBench:
     """A follower `b` of the leader `a`, linked."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, relays_max: int = RELAYS_MAX) -> None:
         self.sent: list[tuple[str, Message]] = []
         self.linked = {"a"}
         self.room_bytes = {"peer": 1, "client": 1}
@@ -57,7 +57,7 @@ class FrontendBench:
         self.theirs = BUILD
         self.front = Frontend(
             "b",
-            RELAYS_MAX,
+            relays_max,
             random.Random(seed),
             peers,
             BUILD,
@@ -285,6 +285,35 @@ def test_what_a_surplus_connection_asks_is_refused_for_good(bench: FrontendBench
 
 
 # --- principals ---
+
+
+def test_whatever_one_principal_has_under_way_another_s_request_is_passed_on() -> None:
+    """A key that has GETs parked by way of a follower took all of its places, for all others."""
+    bench = FrontendBench(relays_max=8)
+    bench.front.principal_of = lambda route: "flood"
+    for number in range(9):
+        bench.ask(f"f{number}", GET)
+    refused = bench.replies()
+    assert errors(refused) == [(f"f{number}", "overloaded") for number in (6, 7, 8)]
+    assert {reply.body["limit"] for reply in refused} == {6}
+    bench.front.principal_of = lambda route: "shop"
+    for number in range(3):
+        bench.ask(f"s{number}", GET)
+    assert errors(bench.replies()) == [("s2", "overloaded")], "two places were left"
+    bench.front.principal_of = lambda route: "flood"
+    for way in ("answered", "expired", "abandoned"):
+        if way == "answered":
+            for relay in bench.relayed()[:6]:
+                frames = encode_reply(Reply("ACK", "f", "b", "a", 3, {}))
+                bench.front.take_relay_reply(RelayReply(relay.relay_id, frames))
+        elif way == "expired":
+            bench.front.begin_turn(2 * RELAY_MS_MAX, {})
+        else:
+            bench.front.abandon_relays("a")
+        bench.replies()
+        for number in range(7):
+            bench.ask(f"f{number}", GET)
+        assert errors(bench.replies())[-1:] == [("f6", "overloaded")], way
 
 
 def test_a_relay_says_whose_key_the_client_has(bench: FrontendBench) -> None:

@@ -105,6 +105,27 @@ def test_each_principal_has_a_share_of_what_one_node_passes_on_and_the_flood_res
     assert len(taken_by(intake, 0.002 + rest_s)) == PAYER_SHARE
 
 
+@pytest.mark.parametrize(("count", "size_bytes"), [(6, 10), (3, 250)])
+def test_one_principal_takes_no_more_than_three_quarters_of_the_places_by_whatever_node(
+    monkeypatch: pytest.MonkeyPatch, count: int, size_bytes: int
+) -> None:
+    monkeypatch.setattr(intake_module, "RELAYS_WAITING_MAX", 8)
+    monkeypatch.setattr(intake_module, "RELAYS_WAITING_BYTES_MAX", 1000)
+    intake = Intake(Shares(PAYER_SHARE))
+
+    def came(node: str, principal: str | None) -> bool:
+        return intake.add_relay(node, Relay(1, [bytes(size_bytes)], principal), 0.0)
+
+    assert [came(f"n{number % 2}", "mallory") for number in range(count)] == [True] * count
+    assert not came("n3", "mallory")
+    assert came("n0", "alice")
+    while taken_by(intake, 0.0):
+        pass
+    assert not intake._of
+    assert not intake._bytes_of
+    assert [came("n0", "mallory") for _ in range(count + 1)] == [*[True] * count, False]
+
+
 @pytest.mark.parametrize("principals", [("mallory", "mallory"), (None, None)])
 def test_nobody_rests_who_is_alone_or_whom_nobody_knows(principals: tuple[str | None, ...]) -> None:
     intake = Intake(Shares(PAYER_SHARE))
