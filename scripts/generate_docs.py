@@ -16,7 +16,7 @@ from chaos.faults.support import fault_table
 from chaos.run.catalogue import client_table, experiment_table
 from chaos.simulation.search.run import PLANTABLE
 from cluster.members import peers
-from cluster.observe import http, metrics, pages, past, survey
+from cluster.observe import http, metrics, pages, past, reading, survey
 from cluster.observe.metrics import metrics_table
 from cluster.serve import broker, client_port, intake, zmtp
 from cluster.settings import config
@@ -249,6 +249,7 @@ HTTP_LIMITS: Final = (
     ("open pages", http, "LISTENERS_MAX", "503"),
     ("a request's line and headers", http, "REQUEST_BYTES_MAX", "431"),
     ("rows of topics or subscriptions in an answer", pages, "ROWS_MAX", "the next ones follow"),
+    ("publications in an answer", reading, "COUNT_MAX", "the next ones follow"),
     ("subscriptions that are listed", survey, "SUBSCRIPTIONS_KEPT_MAX", "those furthest behind"),
     ("topics with series of their own", metrics, "TOPICS_SHOWN_MAX", "the rest is summed"),
     ("subscriptions with such", metrics, "SUBSCRIPTIONS_SHOWN_MAX", "the rest is summed"),

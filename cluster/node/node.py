@@ -334,7 +334,11 @@ class Node:
         with _blamed("http_certificate_file", settings.http_certificate_file):
             tls = tls_of(settings.http_certificate_file)
         observer = NodeObserver(
-            self._replica.frontend, self._clients, self._fsync, settings.data_dir
+            self._replica.frontend,
+            self._clients,
+            self._fsync,
+            settings.data_dir,
+            settings.http_reads_as,
         )
         HttpThread(
             observer,

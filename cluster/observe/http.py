@@ -12,7 +12,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -66,7 +66,7 @@ class Response:
     events: AsyncIterator[bytes] | None = None
 
 
-Answer = Callable[[HttpRequest], Response]
+Answer = Callable[[HttpRequest], Response | Awaitable[Response]]
 
 
 def text(status: int, line: str, *headers: tuple[str, str]) -> Response:
@@ -211,10 +211,11 @@ class Http:
             await asyncio.sleep(max(0.0, self._rests_until - time.monotonic()))
             began_s = time.thread_time()
             try:
-                return self.answer(request)
+                answer = self.answer(request)
             finally:
                 spent_s = time.thread_time() - began_s
                 self._rests_until = time.monotonic() + spent_s * (1 / BUSY_SHARE - 1)
+        return answer if isinstance(answer, Response) else await answer  # of the node's loop
 
     async def _next(
         self, wire: h11.Connection, reader: asyncio.StreamReader, first: bool

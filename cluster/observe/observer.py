@@ -4,7 +4,7 @@ What lives here: plain values, made in the loop's thread and handed over whole. 
 thread that shows them (server.py), formats.
 
 The two threads share three things, each by one assignment or one append: `sample`, `survey` and
-`happened`. What was handed over is never changed again.
+`happened`. What was handed over is never changed again. What the page reads is in reading.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster.log.files import Files
+from cluster.observe.reading import PublicationReader
 from cluster.observe.survey import Survey, walk
 from cluster.serve.client_port import ClientPort
 from cluster.serve.frontend import Frontend
@@ -101,7 +102,10 @@ class Sample:
 
 
 class NodeObserver:
-    """Makes the samples of one node. `note` each line of its log, `tick` after each turn."""
+    """Makes the samples of one node. `note` each line of its log, `tick` after each turn.
+
+    `reads_as`: the user whose permissions the page has to show publications, "" for none.
+    """
 
     def __init__(
         self,
@@ -109,8 +113,10 @@ class NodeObserver:
         clients: ClientPort,
         fsync: Histogram,
         data_dir: Path,
+        reads_as: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self.reader = PublicationReader(frontend, reads_as) if reads_as else None
         self._frontend, self._clients, self._fsync = frontend, clients, fsync
         self._data_dir, self._clock = data_dir, clock
         self._next_sample_s = self._next_survey_s = 0.0
@@ -131,6 +137,8 @@ class NodeObserver:
         if now >= self._next_sample_s:
             self._next_sample_s = now + SAMPLE_PERIOD_S
             self.sample = self._take(now)
+        if self.reader is not None:
+            self.reader.tick(now)
         if self._walk is not None:
             self._step(now)
         elif now >= self._next_survey_s:

@@ -388,7 +388,7 @@ function drawReigns() {
 
 // --- topics and subscriptions ---
 
-function table(id, path, columns, order) {
+function table(id, path, columns, order, open) {
   const place = {sort: order, down: true, first: 0, found: 0, asked: 0};
   const search = $(`${id}-search`);
   async function refresh() {
@@ -427,7 +427,13 @@ function table(id, path, columns, order) {
       const line = make("tr");
       for (const [key, , unit] of columns) {
         const text = unit ? unit(row[key]) : key === "client_id" && row.group ? `group ${row.group}` : row[key];
-        line.append(make("td", text, unit ? {} : {class: "name", title: text}));
+        const cell = make("td", text, unit ? {} : {class: "name", title: text});
+        if (open && key === "topic" && last && last.reads) {
+          const button = make("button", text, {type: "button"});
+          button.addEventListener("click", () => open(row.topic));
+          cell.replaceChildren(button);
+        }
+        line.append(cell);
       }
       body.append(line);
     }
@@ -461,7 +467,7 @@ function table(id, path, columns, order) {
 }
 
 const refreshers = [
-  table("topics", "/topics.json", [["topic", "topic"], ["rate", "per s", count], ["backlog", "unread", count], ["bytes", "bytes", bytes], ["subscribers", "subscribers", count], ["publications", "last id", count]], "backlog"),
+  table("topics", "/topics.json", [["topic", "topic"], ["rate", "per s", count], ["backlog", "unread", count], ["bytes", "bytes", bytes], ["subscribers", "subscribers", count], ["publications", "last id", count]], "backlog", read),
   table("subscriptions", "/subscriptions.json", [["topic", "topic"], ["client_id", "client or group"], ["lag", "behind", count], ["cursor", "cursor", count]], "lag"),
 ];
 
@@ -469,6 +475,59 @@ function tables() {
   if (document.visibilityState === "visible" && !lostAt) for (const refresh of refreshers) refresh();
 }
 setInterval(tables, TABLES_MS);
+
+// --- publications: looked at, as the user of http_reads_as may ---
+
+const READ_ROWS = 20;
+let reads = 0;
+
+async function read(topic, from) {
+  const mine = ++reads;
+  const query = new URLSearchParams({topic, count: READ_ROWS});
+  if (from !== undefined) query.set("from", from);
+  let answer = {topic, rows: []};
+  try {
+    answer = await (await ask(`/publications.json?${query}`)).json();
+  } catch (error) {
+    answer.trouble = error.message;
+  }
+  if (mine === reads) drawRead(answer);
+}
+
+function drawRead({topic, first_id, last_id, rows, trouble}) {
+  $("read").hidden = false;
+  $("read-topic").textContent = topic;
+  $("read-range").textContent = trouble || first_id > last_id ? "" : `${first_id} to ${last_id} are there`;
+  const body = make("tbody");
+  for (const row of rows) {
+    const line = make("tr");
+    const said = Object.entries({...(row.key === null ? {} : {key: row.key}), ...row.headers});
+    const cell = make("td", row.text, {class: "text"});
+    if (said.length) cell.append(make("small", said.map(([name, value]) => `${name}: ${value}`).join(", ")));
+    line.append(make("td", row.id), make("td", row.at_ms === null ? "–" : new Date(row.at_ms).toLocaleString()), make("td", bytes(row.bytes)), cell);
+    body.append(line);
+  }
+  if (!rows.length) {
+    const line = make("tr");
+    line.append(make("td", trouble || "nothing is kept from there on", {colspan: 4}));
+    body.append(line);
+  }
+  const head = make("tr");
+  for (const name of ["id", "stored", "bytes"]) head.append(make("th", name, {scope: "col"}));
+  head.append(make("th", "publication", {scope: "col", class: "name"}));
+  const top = make("thead");
+  top.append(head);
+  $("read-rows").replaceChildren(top, body);
+  $("read-pages").replaceChildren();
+  if (trouble) return;
+  const low = rows.length ? rows[0].id : last_id + 1, high = rows.length ? rows[rows.length - 1].id : last_id;
+  for (const [text, from, possible] of [["‹ before", Math.max(first_id, low - READ_ROWS), low > first_id], ["next ›", high + 1, high < last_id], ["newest", undefined, true]]) {
+    const button = make("button", text, {type: "button"});
+    button.disabled = !possible;
+    button.addEventListener("click", () => read(topic, from));
+    $("read-pages").append(button);
+  }
+}
 
 // --- what happened ---
 

@@ -12,8 +12,8 @@ import ipaddress
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,14 +24,21 @@ from cluster.observe import http, metrics
 from cluster.observe.http import HttpRequest, Response, text
 from cluster.observe.observer import Happened, NodeObserver, Sample
 from cluster.observe.past import Past, Point, between
+from cluster.observe.reading import ASKED_MAX, COUNT_MAX, PageRead, rows
 from cluster.observe.survey import SubscriptionRow, TopicRow
+from cluster.store.outcomes import Refused
+from flotilla_client.protocol import INTEGER_MAX
 
 LIVE_S: Final = 30.0  # a loop that did not turn for so long is not busy any more
 FRESH_S: Final = 5.0  # a node that takes longer for a turn is no use to a client now
 EVENT_S: Final = 1.0  # between two server-sent events, as samples come
 ROWS_MAX: Final = 500  # of topics or subscriptions in one answer: what a page can show
 ROWS: Final = 50
+READ_S_MAX: Final = 2.0  # for the loop to read publications; it looks once a turn
+READ_LOOK_S: Final = 0.02  # between two looks whether it has: as long as an idle turn
+REFUSED_STATUS: Final = {"unauthorized": 403, "unknown_topic": 404}  # else 503: ask again
 SEARCH_CHARACTERS_MAX: Final = 255  # as a topic's name
+PUBLICATIONS: Final = "/publications.json"
 OPEN: Final = frozenset({"/", "/page.css", "/page.js", "/healthz", "/readyz"})  # no data in them
 FOLDER: Final = Path(__file__).parent
 _PAGE_POLICY: Final = (
@@ -46,6 +53,9 @@ _ASSETS: Final = {
 _TOPIC_ORDERS: Final[Mapping[str, int]] = {
     "topic": 0, "publications": 1, "subscribers": 3, "backlog": 4, "bytes": 5
 }  # fmt: skip
+
+
+Headers = tuple[tuple[str, str], ...]
 
 
 class Pages:
@@ -93,8 +103,8 @@ class Pages:
 
     # --- who may ask --------------------------------------------------------------------------
 
-    def answer(self, request: HttpRequest) -> Response:
-        """Answer a request."""
+    def answer(self, request: HttpRequest) -> Response | Awaitable[Response]:
+        """Answer a request; what the loop has to read is awaited."""
         shared = self._sharing(request)
         if not self._token and not _is_ours(request.headers.get("host", "")):
             # A name that a stranger's DNS points here would let his page read this one's data.
@@ -106,16 +116,15 @@ class Pages:
             body = (FOLDER / page[0]).read_bytes()
             return Response(200, page[1], body, (("content-security-policy", _PAGE_POLICY),))
         answer = self._answers.get(request.path)
-        if answer is None:
-            return text(404, f"there are {', '.join(sorted({*self._answers, *_ASSETS}))}", *shared)
+        if answer is None and request.path != PUBLICATIONS:
+            known = sorted({*self._answers, *_ASSETS, PUBLICATIONS})
+            return text(404, f"there are {', '.join(known)}", *shared)
         if request.path not in OPEN and not self._is_allowed(request):
             challenge = ("www-authenticate", 'Bearer realm="flotilla"')
             return text(401, "the token of http_token_file is needed", challenge, *shared)
-        response = answer(request)
-        headers = (*response.headers, *shared)
-        return Response(
-            response.status, response.content_type, response.body, headers, response.events
-        )
+        if answer is None:
+            return self._publications(request, shared)
+        return _with(answer(request), shared)
 
     def _is_allowed(self, request: HttpRequest) -> bool:
         if not self._token:
@@ -124,7 +133,7 @@ class Pages:
         same = hmac.compare_digest(given.strip().encode(), self._token.encode())
         return scheme.lower() == "bearer" and same
 
-    def _sharing(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
+    def _sharing(self, request: HttpRequest) -> Headers:
         """Return the headers that let the pages of this cluster's other nodes read this one's."""
         origin = request.headers.get("origin", "")
         status = self._observer.sample.status
@@ -176,6 +185,7 @@ class Pages:
             "wall_s": sample.wall_s,
             "age_s": round(self._clock() - sample.at, 3),
             "ready": not self.unready(),
+            "reads": self._observer.reader is not None,
             "unready": self.unready(),
             "status": sample.status,
             "now": now,
@@ -211,6 +221,28 @@ class Pages:
             status["events"] = new[::-1]
             yield b"data: " + orjson.dumps(status) + b"\n\n"
             await asyncio.sleep(EVENT_S)
+
+    # --- publications -------------------------------------------------------------------------
+
+    async def _publications(self, request: HttpRequest, shared: Headers) -> Response:
+        """Return some publications of a topic, once the loop has read them."""
+        reader, asked = self._observer.reader, _asked_to_read(request)
+        if reader is None:
+            return text(403, "http_reads_as is not set: publications are not shown", *shared)
+        if isinstance(asked, Response):
+            return _with(asked, shared)
+        if len(reader.asked) >= ASKED_MAX:
+            return text(503, "others read already", ("retry-after", "1"), *shared)
+        reader.asked.append(asked)
+        until_s = self._clock() + READ_S_MAX
+        while (found := asked.found) is None:
+            if self._clock() >= until_s:
+                return text(503, "the loop has not turned", ("retry-after", "1"), *shared)
+            await asyncio.sleep(READ_LOOK_S)
+        if isinstance(found, Refused):
+            return text(REFUSED_STATUS.get(found.code, 503), found.message, *shared)
+        bounds = {"topic": asked.topic, "first_id": found.first_id, "last_id": found.last_id}
+        return _with(_json({**bounds, "rows": rows(found.delivery)}), shared)
 
     # --- tables -------------------------------------------------------------------------------
 
@@ -278,6 +310,23 @@ def _asked(request: HttpRequest, orders: Any, order: str) -> tuple[str, int, int
     if len(search) > SEARCH_CHARACTERS_MAX:
         return text(400, f"search: at most {SEARCH_CHARACTERS_MAX} characters")
     return search, int(numbers[0]), min(int(numbers[1]), ROWS_MAX)
+
+
+def _asked_to_read(request: HttpRequest) -> PageRead | Response:
+    """Return which publications a request is for, or why it is none."""
+    topic, from_id = request.query.get("topic", ""), request.query.get("from", "")
+    if not topic:
+        return text(400, "topic: its name")
+    if from_id and not (from_id.isascii() and from_id.isdigit() and len(from_id) < 17):
+        return text(400, "from: an id, a whole number")
+    count = request.query.get("count", str(COUNT_MAX))
+    if not (count.isascii() and count.isdigit() and 1 <= int(count[:3]) <= COUNT_MAX):
+        return text(400, f"count: 1 to {COUNT_MAX}")
+    return PageRead(topic, min(int(from_id), INTEGER_MAX) if from_id else None, int(count))
+
+
+def _with(response: Response, headers: Headers) -> Response:
+    return replace(response, headers=(*response.headers, *headers))
 
 
 def _point(point: Point) -> dict[str, Any]:

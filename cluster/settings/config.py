@@ -316,6 +316,12 @@ class NodeConfig:
         "token is needed. Read at the start.",
         "",
     )
+    http_reads_as: str = _setting(
+        "A user whose permissions the page has: it shows publications of the topics that this user "
+        "may subscribe to, to whoever may open it, and moves no cursor ([metrics](metrics.md)). "
+        "Empty: it shows none.",
+        "",
+    )
     otlp_endpoint: str = _setting(
         "Where spans of publications that are traced go, by OTLP over HTTP "
         "([tracing](tracing.md)): `http://127.0.0.1:4318/v1/traces`, say. Needs the extra `otel`. "
@@ -567,7 +573,7 @@ def _text(row: Setting, raw: Any) -> str:
         raise ValueError(f"{raw!r} is not one of {', '.join(row.of)}")
     if row.key.endswith("_listen"):
         split_address(raw)
-    if row.key in ("node", "cluster_id"):
+    if row.key in ("node", "cluster_id", "http_reads_as"):
         _check_name(raw)
     return raw
 

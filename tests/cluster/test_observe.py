@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster.keys.authority import Authority
 from cluster.keys.directory import AUTHORITIES, CERTIFICATE
 from cluster.local.local import LocalCluster
-from flotilla_client import Client
+from flotilla_client import Admin, Client
 from flotilla_client.errors import NotUpgraded
 from tests.waiting import until
 
@@ -188,6 +188,26 @@ def test_the_token_of_the_file_opens_the_metrics_and_stands_in_no_log(tmp_path: 
         assert fetch(page, "/metrics", Authorization=f"Bearer {token}")[0] == 200
         log = made.log_file("n1").read_text()
     assert token not in log
+
+
+def test_publications_are_looked_at_as_the_user_that_the_node_names(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster") as made:
+        made.create(1, pages=True, keys=True, settings={"http_reads_as": "board"})
+        made.start_all()
+        made.wait_for_leader()
+        made.begin_at_newest_level()
+        page, endpoints = made.pages()["n1"], list(made.endpoints().values())
+        with Client(endpoints, state_dir=tmp_path / "client", key=made.key) as client:
+            client.subscribe("orders")
+            client.publish("orders", b"hello")
+            status, body = fetch(page, "/publications.json?topic=orders")
+            assert status == 200, body
+            [row] = json.loads(body)["rows"]
+            assert (row["id"], row["text"]) == (1, "hello")
+            assert client.get("orders") is not None, "it was looked at, and is unread"
+        with Admin(endpoints, key=made.admin_key) as admin:
+            admin.add_user("board", observe=True)
+        assert until(lambda: fetch(page, "/publications.json?topic=orders")[0] == 403)
 
 
 def test_with_a_certificate_nothing_is_said_in_the_clear(tmp_path: Path) -> None:

@@ -14,11 +14,14 @@ from playwright.sync_api import Browser, expect
 from cluster.local.local import LocalCluster
 from cluster.observe import pages as module
 from cluster.observe.observer import Happened
+from cluster.observe.reading import PageFound
 from cluster.observe.server import listen
 from cluster.observe.survey import SubscriptionRow, Survey, TopicRow
+from cluster.store.outcomes import Delivery, Refused
 from flotilla_client import Client
+from flotilla_client.protocol import pack
 from tests.browsing import WAIT_MS, Seen, chromium, opened
-from tests.unit.observed import SAMPLE, Observed, later
+from tests.unit.observed import SAMPLE, Observed, ReadAtOnce, later
 
 TOPICS: Final = 10_000
 EVIL: Final = "<img src=x onerror=alert(1)>"
@@ -110,6 +113,36 @@ def test_ten_thousand_topics_are_searched_and_sorted_and_none_of_them_is_html(
     expect(page.locator("#events")).to_contain_text(EVIL)
     assert page.locator("img").count() == 0
     assert seen.troubles == []
+
+
+def test_a_topic_s_publications_are_looked_at_from_its_row(look: Callable[..., Seen]) -> None:
+    node = Observed()
+    node.survey = Survey([TopicRow("orders", 42, 0, 1, 2, 5)], [], 0, 0)
+    node.reader = ReadAtOnce(
+        PageFound(1, 42, Delivery("orders", 41, 2, *pack([EVIL.encode(), b"y"])))
+    )
+    seen = look(shown(node))
+    page = seen.page
+
+    expect(page.locator("#read")).to_be_hidden()
+    page.locator("#topics td button", has_text="orders").click()
+    expect(page.locator("#read h2")).to_contain_text("Publications of orders 1 to 42 are there")
+    expect(page.locator("#read-rows tbody tr")).to_have_count(2)
+    expect(page.locator("#read-rows tbody")).to_contain_text(EVIL)
+    page.locator("#read-pages button", has_text="before").click()
+    expect(page.locator("#read-pages button", has_text="next")).to_be_disabled()
+    assert [asked.from_id for asked in node.reader.given] == [None, 21]
+    node.reader.found = Refused("unauthorized", "board lacks `subscribe` on 'orders'")
+    page.locator("#topics td button", has_text="orders").click()
+    expect(page.locator("#read-rows tbody")).to_have_text("403 board lacks `subscribe` on 'orders'")
+    assert page.locator("img").count() == 0
+    assert len(seen.troubles) <= 1, "the browser tells of the 403"
+
+
+def test_without_a_reader_no_topic_can_be_opened(look: Callable[..., Seen]) -> None:
+    page = look(shown(crowded())).page
+    expect(page.locator("#topics tbody tr")).to_have_count(50)
+    assert page.locator("#topics td button").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

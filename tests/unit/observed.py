@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.observe.observer import Distribution, Happened, Sample
+from cluster.observe.reading import PageRead
 from cluster.observe.survey import Survey
 from flotilla_client.error_table import ERRORS
 from flotilla_client.protocol import REQUEST_TYPES
@@ -97,3 +98,19 @@ class Observed:
         self.sample = SAMPLE
         self.survey = Survey()
         self.happened: deque[Happened] = deque()
+        self.reader: Any = None
+
+
+class ReadAtOnce:
+    """In a PublicationReader's place: answers what is asked, with `found`."""
+
+    def __init__(self, found: Any) -> None:
+        self.found, self.asked = found, self
+        self.given: list[PageRead] = []
+
+    def __len__(self) -> int:
+        return 0
+
+    def append(self, asked: PageRead) -> None:
+        self.given.append(asked)
+        asked.found = self.found

@@ -21,12 +21,19 @@ GET = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WAIT_S = 20.0
 
 
-def answer(request: HttpRequest) -> Response:
+def answer(request: HttpRequest) -> Response | Awaitable[Response]:
     if request.path == "/fails":
         raise ZeroDivisionError
+    if request.path == "/later":
+        return later("here it is")
     if request.path == "/events":
         return Response(200, "text/event-stream", b"", (), ticks())
     return text(200, f"{request.method} {request.path} {dict(request.query)}")
+
+
+async def later(line: str) -> Response:
+    await asyncio.sleep(0.01)
+    return text(200, line)
 
 
 async def ticks() -> AsyncIterator[bytes]:
@@ -107,6 +114,16 @@ def test_a_connection_serves_one_request_after_the_other() -> None:
         both = await peer.ask((GET % b"c") + (GET % b"d"))
         assert b"/c" in both
         assert b"/d" in await peer.response()
+
+    served(talk)
+
+
+def test_what_has_to_be_read_first_is_awaited_and_others_are_served_meanwhile() -> None:
+    async def talk(connect: Connect) -> None:
+        one, other = await connect(), await connect()
+        slow = asyncio.create_task(one.ask(GET % b"later"))
+        assert b"/a" in await other.ask(GET % b"a")
+        assert (await slow).endswith(b"here it is\n")
 
     served(talk)
 

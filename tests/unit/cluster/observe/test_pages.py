@@ -12,8 +12,11 @@ from cluster.observe.http import HttpRequest, Response
 from cluster.observe.observer import Happened
 from cluster.observe.pages import FRESH_S, LIVE_S, ROWS_MAX, Pages
 from cluster.observe.past import Past
+from cluster.observe.reading import PageFound
 from cluster.observe.survey import SubscriptionRow, Survey, TopicRow
-from tests.unit.observed import SAMPLE, Observed, later
+from cluster.store.outcomes import Delivery, Refused
+from flotilla_client.protocol import pack
+from tests.unit.observed import SAMPLE, Observed, ReadAtOnce, later
 
 TOKEN = "correct-horse-battery"
 
@@ -30,7 +33,14 @@ class PageWorld:
         path, _, query = path.partition("?")
         given = dict(pair.split("=") for pair in query.split("&")) if query else {}
         given_headers = {"host": "127.0.0.1:7201", **headers}
-        return self.pages.answer(HttpRequest(method, path, given, given_headers))
+        answer = self.pages.answer(HttpRequest(method, path, given, given_headers))
+        if isinstance(answer, Response):
+            return answer
+
+        async def awaited() -> Response:
+            return await answer
+
+        return asyncio.run(awaited())
 
     def json(self, path: str) -> Any:
         response = self.get(path)
@@ -143,6 +153,65 @@ def test_groups_stand_among_the_subscriptions_and_are_found_by_name() -> None:
     assert [row["group"] for row in world.json("/subscriptions.json")["rows"]] == ["workers", ""]
     [found] = world.json("/subscriptions.json?search=work")["rows"]
     assert found == {"lag": 9, "topic": "t", "client_id": "", "cursor": 1, "group": "workers"}
+
+
+def test_publications_are_shown_where_the_node_is_told_as_whom() -> None:
+    world = PageWorld()
+    assert world.json("/status.json")["reads"] is False
+    refused = world.get("/publications.json?topic=t")
+    assert (refused.status, b"http_reads_as is not set" in refused.body) == (403, True)
+    lengths, data = pack([b"a", b"b"])
+    reader = ReadAtOnce(PageFound(3, 9, Delivery("t", 4, 2, lengths, data, ((2, 1000),))))
+    world.node.reader = reader
+    assert world.json("/status.json")["reads"] is True
+    shown = world.json("/publications.json?topic=t&from=4&count=2")
+    assert [shown[each] for each in ("topic", "first_id", "last_id")] == ["t", 3, 9]
+    assert [(row["id"], row["text"], row["at_ms"]) for row in shown["rows"]] == [
+        (4, "a", 1000),
+        (5, "b", 1000),
+    ]
+    [asked] = reader.given
+    assert (asked.topic, asked.from_id, asked.count) == ("t", 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("found", "status"),
+    [
+        (Refused("unauthorized", "board lacks `subscribe` on 't'"), 403),
+        (Refused("unknown_topic", "nobody subscribes to 't'"), 404),
+        (Refused("electing", "not yet"), 503),
+    ],
+)
+def test_a_refusal_of_the_state_is_told(found: Refused, status: int) -> None:
+    world = PageWorld()
+    world.node.reader = ReadAtOnce(found)
+    response = world.get("/publications.json?topic=t")
+    assert (response.status, response.body.decode()) == (status, f"{found.message}\n")
+
+
+@pytest.mark.parametrize("query", ["", "topic=t&from=x", "topic=t&count=51", "topic=t&count=0"])
+def test_what_is_no_place_in_a_topic_is_refused(query: str) -> None:
+    world = PageWorld()
+    world.node.reader = ReadAtOnce(None)
+    assert world.get(f"/publications.json?{query}").status == 400
+
+
+def test_a_loop_that_reads_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.observe.pages.READ_S_MAX", 0.0)
+    world = PageWorld()
+    world.node.reader = ReadAtOnce(None)
+    assert world.get("/publications.json?topic=t").status == 503
+
+
+def test_publications_take_the_token_as_all_data_does() -> None:
+    world = PageWorld(TOKEN)
+    reader = world.node.reader = ReadAtOnce(Refused("unknown_topic", "none"))
+    assert world.get("/publications.json?topic=t").status == 401
+    assert reader.given == []
+    allowed = {"authorization": f"Bearer {TOKEN}", "origin": "http://127.0.0.1:7202"}
+    answered = world.get("/publications.json?topic=t", **allowed)
+    assert answered.status == 404
+    assert ("access-control-allow-origin", "http://127.0.0.1:7202") in answered.headers
 
 
 def test_events_tell_each_thing_that_happened_once() -> None:
