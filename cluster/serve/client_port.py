@@ -159,6 +159,7 @@ class ClientPort:
         self._held: dict[ClientConnection, None] = {}  # to be read when their payers' rests end
         self._rests = Rests[str]()
         self._shares = max(1, limits.unfinished_bytes_max // MESSAGE_BYTES_MAX)
+        self._shares_of: Counter[str] = Counter()  # those that are held, by payer
         self._wanting: dict[ClientConnection, None] = {}  # a share, in order
         self._connection_shares = Shares(CONNECTION_SHARE)
         self.payer_shares = Shares(PAYER_SHARE)
@@ -538,21 +539,36 @@ class ClientPort:
 
     def _give_share(self, client: ClientConnection) -> None:
         client.has_share = True
+        self._shares_of[client.payer] += 1
         client.began_at = self._clock()  # it could not send before
 
     def _return_share(self, client: ClientConnection) -> None:
-        """Take back a share, for the one who has waited longest."""
+        """Take back a share, for the next one who waits."""
         self._wanting.pop(client, None)
         if not client.has_share:
             return
         client.has_share = False
-        waiting = next(iter(self._wanting), None)
+        self._shares_of[client.payer] -= 1
+        if not self._shares_of[client.payer]:
+            del self._shares_of[client.payer]
+        waiting = self._next_wanting()
         if waiting is None:
             self._shares += 1
         else:
             del self._wanting[waiting]
             self._give_share(waiting)
             self._note_readable(waiting)
+
+    def _next_wanting(self) -> ClientConnection | None:
+        """Return who has waited longest, of the payers who have fewest shares."""
+        fewest: ClientConnection | None = None
+        for client in self._wanting:
+            held = self._shares_of[client.payer]
+            if not held:
+                return client
+            if fewest is None or held < self._shares_of[fewest.payer]:
+                fewest = client
+        return fewest
 
     def _read(self, client: ClientConnection, size: int) -> bytes:
         """Return what came; b"" if nothing did or the connection was closed."""

@@ -588,6 +588,27 @@ def test_large_messages_are_sent_by_turns(world: PortWorld) -> None:
     assert world.port._shares == SHARES
 
 
+def test_another_payer_s_large_message_does_not_wait_behind_all_of_one_s(world: PortWorld) -> None:
+    flood = [world.client() for _ in range(SHARES + 4)]
+    for raw in flood:
+        dribble(raw, large() + bytes(READ_BYTES), world)
+    world.until(lambda: len(world.port._wanting) == 4)
+    mine = world.client()
+    waiting = world.client_of(mine)
+    assert waiting is not None
+    waiting.payer = "another"
+    dribble(mine, large() + bytes(READ_BYTES), world)
+    world.until(lambda: waiting in world.port._wanting)
+    dribble(flood[0], bytes(MESSAGE_BYTES_MAX - READ_BYTES), world)
+    world.until(lambda: len(world.requests) == 1)
+    assert waiting.has_share
+    dribble(flood[1], bytes(MESSAGE_BYTES_MAX - READ_BYTES), world)
+    world.until(lambda: len(world.requests) == 2)
+    second = world.client_of(flood[2])
+    assert second is not None
+    assert second.has_share, "those of one payer have theirs in order"
+
+
 def test_who_leaves_in_the_middle_of_a_large_message_leaves_its_share(world: PortWorld) -> None:
     raw = world.client()
     dribble(raw, large() + bytes(READ_BYTES), world)
