@@ -264,6 +264,7 @@ class Broker:
     _entries: dict[int, tuple[int, list[Waiting]]] = field(default_factory=dict)
     _entries_waiting: int = 0
     _put_bytes: int = 0
+    _put_bytes_of: Counter[str] = field(default_factory=Counter)  # of these, by principal
     _spare_bytes: int = sys.maxsize  # what the disk takes of them
     _reads: deque[_Read] = field(default_factory=deque)
     _due: deque[Waiting] = field(default_factory=deque)  # carried out, to be answered
@@ -305,6 +306,8 @@ class Broker:
         if isinstance(operation, Put):
             waiting.put_bytes = len(operation.data)
             self._put_bytes += waiting.put_bytes
+            if principal is not None:
+                self._put_bytes_of[principal] += waiting.put_bytes
         self._enter(waiting, operation)
         return None
 
@@ -512,7 +515,8 @@ class Broker:
         principal, limit = waiting.principal, self.quotas.unread_bytes_max
         if principal is None or not limit:
             return None
-        unread_bytes = self.store.unread_bytes_of(principal) + len(waiting.request.data)
+        unread_bytes = self.store.unread_bytes_of(principal) + self._put_bytes_of[principal]
+        unread_bytes += len(waiting.request.data)
         if unread_bytes <= limit:
             return None
         return self._over(principal, "unread_bytes_max", QUOTA_RETRY_MS)
@@ -685,6 +689,11 @@ class Broker:
         assert own_term == term, f"entry {index} of term {own_term} was replaced by term {term}"
         self._entries_waiting -= len(authors)
         self._put_bytes -= sum(waiting.put_bytes for waiting in authors)
+        for waiting in authors:
+            if waiting.put_bytes and waiting.principal is not None:
+                self._put_bytes_of[waiting.principal] -= waiting.put_bytes
+                if not self._put_bytes_of[waiting.principal]:
+                    del self._put_bytes_of[waiting.principal]
         for key in self.store.groups.take_stirred():
             self._offer(key, self.store.idle.log_ms)
         for topic in self.store.take_entered():
@@ -1231,6 +1240,7 @@ class Broker:
                 self.refuse(waiting, "uncertain", message)
         self._entries.clear()
         self._entries_waiting = self._put_bytes = 0
+        self._put_bytes_of.clear()
         rest = [read.waiting for read in self._reads] + self._authors
         rest += [*self._due, *self._woken]
         for table in (self._parked, self._parked_any, self._parked_takes):

@@ -10,7 +10,7 @@ be kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
@@ -109,6 +109,22 @@ class Books:
             "bytes of PUTs": (
                 led._put_bytes,
                 sum(each.put_bytes for each in (*waiting, *led._authors)),
+            ),
+            "bytes of PUTs by principal": (
+                led._put_bytes_of,
+                _by_principal(
+                    (each.principal, each.put_bytes) for each in (*waiting, *led._authors)
+                ),
+            ),
+            "relays by principal": (
+                replica.frontend._relays._of,
+                _by_principal(
+                    (each.principal, 1) for each in replica.frontend._relays._under_way.values()
+                ),
+            ),
+            "relays in the intake by principal": (
+                replica.intake._of,
+                _by_principal((each.principal, 1) for each in relayed),
             ),
             "parked GETs": (led._parked_count, sum(map(len, parked))),
             "parked GETs by principal": (
@@ -340,6 +356,14 @@ class Books:
                 self._invariants.fail("books", f"{node.name}: all is quiet, and {what}: {found}")
 
 
+def _by_principal(counted: Iterable[tuple[str | None, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for principal, count in counted:
+        if principal is not None and count:
+            total[principal] += count
+    return total
+
+
 def _connections(port: ClientPort) -> Iterator[tuple[str, str]]:
     """Yield what a node counts of its clients' connections in two ways and differs."""
     clients = [*port._clients.values()]
@@ -351,6 +375,10 @@ def _connections(port: ClientPort) -> Iterator[tuple[str, str]]:
             sum(len(data) for each in clients for data in each.outbox),
         ),
         "shares of large messages": (shares - port._shares, sum(e.has_share for e in clients)),
+        "shares of large messages by payer": (
+            port._shares_of,
+            Counter(each.payer for each in clients if each.has_share),
+        ),
         "connections by payer": (port._payers, Counter(each.payer for each in ready)),
         "routes": (sorted(port._routes), sorted(each.route for each in clients)),
     }

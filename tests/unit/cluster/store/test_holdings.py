@@ -205,6 +205,22 @@ def test_a_subscription_that_is_refused_for_the_level_counts_for_no_quota(tmp_pa
     assert not lead.broker._asked
 
 
+def test_unread_bytes_that_are_under_way_count_as_well(tmp_path: Path) -> None:
+    lead = Leading(tmp_path, unread_bytes_max=1000)
+    for by in ("shop", "reader", "orders"):
+        lead.answered(REQUEST_ID, by=by)
+    lead.answered(SUB, "w", "id-2", by="reader")
+    for counter in range(10):
+        lead.say(PUT, "w", "id-1", counter=counter, publication="x" * 300)
+    lead.say(PUT, "w", "id-3", by="orders", counter=0, publication="x" * 300)
+    codes = [code_of(answer) for answer in lead.turn()]
+    assert sorted(codes) == ["ACK"] * 4 + ["quota"] * 7
+    assert not lead.broker._put_bytes_of
+    lead.say(PUT, "w", "id-3", by="orders", counter=1, publication="x" * 300)
+    lead.broker.abdicate("b")
+    assert not lead.broker._put_bytes_of
+
+
 def test_a_principal_s_unread_bytes_are_bounded_and_what_is_stored_is_answered(
     tmp_path: Path,
 ) -> None:
