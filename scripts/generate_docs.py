@@ -179,6 +179,9 @@ QUOTAS: Final = (
     ),
     ("client ids of one principal", "clients_max", "`quota`"),
     ("topics that one principal subscribes to", "topics_max", "`quota`"),
+    ("subscriptions of one principal", "subscriptions_max", "`quota`"),
+    ("subscriptions to patterns of one principal", "patterns_max", "`quota`"),
+    ("groups that one principal has made", "groups_max", "`quota`"),
     ("GETs of one principal that wait at the leader", "parked_gets_max", "`quota`, wait"),
     ("unread publications of one principal", "unread_bytes_max", "PUT gets `quota`, wait"),
 )

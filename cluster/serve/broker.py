@@ -189,7 +189,7 @@ class Waiting:
     awaits_time: bool = False
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
-    asks_for: str = ""  # a quota of which it has more if it is carried out
+    asks_for: tuple[str, ...] = ()  # quotas of which it has more if it is carried out
     ended: Ended | None = None  # has to know of the answer
 
 
@@ -296,9 +296,11 @@ class Broker:
             if operation is not None and (misfit := commands.misfit(operation)):
                 raise ProtocolError("bad_request", f"it can't stand in the log: {misfit}")
         except LevelTooLow as lacked:
+            self._settle(waiting)
             waiting.lacked = lacked
             return _without_data(waiting)
         except ProtocolError as error:
+            self._settle(waiting)
             self.refuse(waiting, error.code, error.message, **error.details)
             return None
         if operation is None:
@@ -381,19 +383,22 @@ class Broker:
         request = waiting.request
         topic = request.topic
         # What was subscribed to before names were patterns goes on.
-        is_new = is_pattern(topic) and self.store.cursor(request.client_id, topic) is None
-        if is_new and ("group" in request.body or not has_wildcard(topic)):
+        is_new = self.store.cursor(request.client_id, topic) is None
+        means_many = is_pattern(topic) and is_new
+        if means_many and ("group" in request.body or not has_wildcard(topic)):
             raise ProtocolError("bad_request", no_pattern(topic))
-        if is_new:
+        if means_many:
             return self._subscribe_pattern(waiting)
         if "group" in request.body:
-            return self._make_group(request)
+            return self._make_group(waiting)
         sequence, start = request.body["sequence"], request.body["start"]
         if start != NEW:
             self._need_level(LEVEL_OF_TOPICS, "subscriptions that start elsewhere")
         holdings, principal = self.store.holdings, waiting.principal
-        if principal is not None and not holdings.holds(principal, topic):  # last: it is counted
-            self._ask_for(waiting, "topics_max", holdings.topics(principal))
+        if principal is not None and is_new:
+            self._ask_for(waiting, "subscriptions_max", holdings.subscriptions[principal])
+            if not holdings.holds(principal, topic):
+                self._ask_for(waiting, "topics_max", holdings.topics(principal))
         return Subscribe(request.client_id, request.epoch, topic, sequence, start=start)
 
     def _subscribe_pattern(self, waiting: Waiting) -> AskedOperation:
@@ -403,6 +408,9 @@ class Broker:
         if start not in (NEW, EARLIEST):
             message = f"a pattern starts at `{NEW}` or `{EARLIEST}`: SEEK each of its topics"
             raise ProtocolError("bad_request", message)
+        principal, patterns = waiting.principal, self.store.patterns
+        if principal is not None and request.topic not in patterns.of(request.client_id):
+            self._ask_for(waiting, "patterns_max", patterns.count_of(principal))
         # How many topics that makes only its entry says, and those that follow.
         topics_max = 0 if waiting.principal is None else self.quotas.topics_max
         who = request.client_id, request.epoch, request.topic, request.body["sequence"]
@@ -427,7 +435,7 @@ class Broker:
         under_way = self._asked[waiting.principal, quota]
         if 0 < limit <= count + under_way:
             raise self._over(waiting.principal, quota)
-        waiting.asks_for = quota
+        waiting.asks_for += (quota,)
         self._asked[waiting.principal, quota] += 1
 
     def _over(self, principal: str, quota: str, retry_after_ms: int | None = None) -> ProtocolError:
@@ -437,15 +445,17 @@ class Broker:
 
     def _settle(self, waiting: Waiting) -> None:
         """Count a request as under way no more."""
-        if waiting.asks_for:
+        for quota in waiting.asks_for:
             assert waiting.principal is not None, waiting
-            key = waiting.principal, waiting.asks_for
+            key = waiting.principal, quota
             self._asked[key] -= 1
             if not self._asked[key]:
                 del self._asked[key]
+        waiting.asks_for = ()
 
-    def _make_group(self, request: Request) -> AskedOperation:
+    def _make_group(self, waiting: Waiting) -> AskedOperation:
         self._need_level(LEVEL_OF_GROUPS, "groups")
+        request, principal = waiting.request, waiting.principal
         body = request.body
         settings = body["lease_ms"], body["max_attempts"], body["dead_letter"]
         ordered_by_key, start = body["ordered_by_key"], body["start"]
@@ -455,6 +465,8 @@ class Broker:
             self._need_level(LEVEL_OF_GROUP_STARTS, "groups that start elsewhere")
         if body["max_attempts"] and not body["dead_letter"]:
             self._need_level(LEVEL_OF_DEAD_LETTERS, "dead letters that go where the topic says")
+        if principal is not None and self.store.groups.get(request.topic, body["group"]) is None:
+            self._ask_for(waiting, "groups_max", self.store.holdings.groups[principal])
         who = request.client_id, request.epoch, request.topic, body["sequence"]
         return MakeGroup(*who, body["group"], *settings, ordered_by_key=ordered_by_key, start=start)
 

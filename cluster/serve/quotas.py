@@ -35,6 +35,9 @@ class Quotas:
     connections_max: int = 0
     clients_max: int = 0
     topics_max: int = 0
+    subscriptions_max: int = 0
+    patterns_max: int = 0
+    groups_max: int = 0
     parked_gets_max: int = 0
     unread_bytes_max: int = 0
 

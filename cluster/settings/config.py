@@ -216,6 +216,23 @@ class QuotaSettings:
         5_000,
         high=10_000,
     )
+    subscriptions_max: int = _setting(
+        "Subscriptions of the clients of one principal; half of what there may be. What patterns "
+        "bring when a topic is made is not refused, and counts.",
+        50_000,
+        high=100_000,
+    )
+    patterns_max: int = _setting(
+        "Subscriptions to patterns of one principal; half of what there may be.",
+        500,
+        high=1_000,
+    )
+    groups_max: int = _setting(
+        "Groups that one principal has made; half of what there may be. Those that were there when "
+        "the leader started are nobody's.",
+        500,
+        high=1_000,
+    )
     parked_gets_max: int = _setting(
         "GETs of one principal that wait at the leader; half of `limits.parked_gets_max`.",
         5_000,

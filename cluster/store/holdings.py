@@ -1,11 +1,11 @@
-"""What each principal has of the replicated state: client ids, topics, unread bytes.
+"""What each principal has of the replicated state: client ids, subscriptions, unread bytes.
 
 What lives here: the counts. What must not: quotas, and what follows from them (serve/broker.py):
 they are settings of a node, and must not decide what an entry does.
 
-Client ids and topics are counted from the state itself, the same on every node. Whose the unread
-bytes of a topic are stands nowhere in it: each node keeps that in mind from its start on. What was
-unread before counts for nobody.
+Client ids, topics and subscriptions are counted from the state itself, the same on every node.
+Whose the unread bytes of a topic are, and who has made a group, stands nowhere in it: each node
+keeps that in mind from its start on. What was there before counts for nobody.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ class Holdings:
     def __init__(self, database: Database) -> None:
         self.clients: Counter[str] = Counter()
         self.unread_bytes: Counter[str] = Counter()
+        self.subscriptions: Counter[str] = Counter()
+        self.groups: Counter[str] = Counter()
+        self._makers: dict[tuple[str, str], str] = {}  # by topic and group
         self._topics: dict[str, Counter[str]] = {}
         self._spans: dict[str, deque[Counter[str]]] = {}  # by topic; the oldest first
         for owner, count in database.query(_CLIENTS):
             self.clients[owner] = count
         for owner, topic, count in database.query(_TOPICS):
             self._topics.setdefault(owner, Counter())[topic] = count
+            self.subscriptions[owner] += count
 
     def topics(self, principal: str) -> int:
         """Return how many topics a principal holds."""
@@ -46,17 +50,31 @@ class Holdings:
         """Count a subscription."""
         if owner is not None:
             self._topics.setdefault(owner, Counter())[topic] += 1
+            self.subscriptions[owner] += 1
 
     def left(self, owner: str | None, topic: str) -> None:
         """Count one that has ended."""
         if owner is None:
             return
+        self.subscriptions[owner] -= 1
         topics = self._topics[owner]
         topics[topic] -= 1
         if not topics[topic]:
             del topics[topic]
         if not topics:
             del self._topics[owner]
+
+    def made(self, principal: str | None, topic: str, group: str) -> None:
+        """Count a group for who has made it."""
+        if principal is not None:
+            self._makers[topic, group] = principal
+            self.groups[principal] += 1
+
+    def ended(self, topic: str, group: str) -> None:
+        """Count a group that has ended, whoever ended it."""
+        maker = self._makers.pop((topic, group), None)
+        if maker is not None:
+            self.groups[maker] -= 1
 
     def put(self, principal: str | None, topic: str, size_bytes: int) -> None:
         """Count what was stored in a topic."""

@@ -90,6 +90,11 @@ class Patterns:
         """Return a client's patterns by their text: not to be changed."""
         return self._by_client.get(client_id, {})
 
+    def count_of(self, principal: str) -> int:
+        """Return how many patterns a principal subscribes to."""
+        found = (each for own in self._by_client.values() for each in own.values())
+        return sum(each.principal == principal for each in found)
+
     def covering(self, client_id: str, topic: str) -> list[Pattern]:
         """Return those of a client's patterns that a topic is of, by their text."""
         own = self._by_client.get(client_id)

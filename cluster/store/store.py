@@ -978,6 +978,7 @@ class Store:
         if isinstance(cursor, Refused):
             return cursor
         group = self.groups.make(found, operation, cursor, self._applying)
+        self.holdings.made(operation.principal, operation.topic, operation.group)
         if topic is None:
             self._bring(found)
         return group
@@ -1008,6 +1009,7 @@ class Store:
         group = self.groups.get(topic, name)
         if group is not None:
             self.groups.end(group)
+            self.holdings.ended(topic, name)
         return Done({"was_subscribed": group is not None})
 
     def _take(self, operation: Take) -> Outcome:

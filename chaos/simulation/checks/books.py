@@ -98,9 +98,10 @@ class Books:
         relayed = [each for queue in replica.intake._nodes.values() for each in queue]
         active = store._topics.active
         asked = Counter(
-            (each.principal, each.asks_for)
+            (each.principal, quota)
             for each in (*waiting, *led._authors)
-            if each.asks_for and not each.answered
+            if not each.answered
+            for quota in each.asks_for
         )
         gets = [each for kept in parked for each in kept.values()]
         subscriptions = sum(len(topic.subscribers) for topic in active.values())

@@ -22,7 +22,7 @@ from cluster.store.commands import (
 )
 from cluster.store.holdings import SPANS_MAX
 from cluster.store.store import Store
-from cluster.wire.levels import LEVEL_OF_USERS
+from cluster.wire.levels import LEVEL_OF_PATTERNS, LEVEL_OF_USERS
 from flotilla_client.protocol import GET, PUT, REQUEST_ID, SUB, UNSUB, Request, decode_request, pack
 from flotilla_client.protocol import encode_request as encoded
 from tests.unit.cluster.serve.test_broker import BrokerBench, code_of
@@ -56,7 +56,9 @@ def test_ids_and_topics_are_counted_by_owner_also_behind_a_restart(bench: Bench)
     assert held(bench.store) == expected
     bench.reopen()
     assert held(bench.store) == expected
+    assert bench.store.holdings.subscriptions == {"a": 3, "b": 1}
     bench.ok(Unsubscribe("a1", None, "t", None, "a"))
+    assert bench.store.holdings.subscriptions == {"a": 2, "b": 1}
     assert bench.store.holdings.holds("a", "t")  # by its other client
     bench.ok(Unsubscribe("a2", None, "t", None, "a"))
     assert held(bench.store) == ({"a": 2, "b": 1}, {"a": 1, "b": 1})
@@ -194,6 +196,46 @@ def test_a_principal_takes_no_more_topics_than_it_may_have(tmp_path: Path) -> No
     assert code_of(lead.answered(UNSUB, "u", "id-1")) == "ACK"
     assert code_of(lead.answered(SUB, "v", "id-2")) == "ACK"
     assert lead.told == [("shop", "topics_max")]
+
+
+@pytest.mark.parametrize(
+    ("quota", "topics", "more"),
+    [
+        ("subscriptions_max", ["t", "t", "u"], {}),
+        ("patterns_max", ["a.*", "b.*", "c.*"], {}),
+        ("groups_max", ["t", "u", "v"], {"group": "g"}),
+    ],
+)
+def test_a_principal_takes_no_more_of_what_all_share_than_it_may_have(
+    tmp_path: Path, quota: str, topics: list[str], more: dict[str, Any]
+) -> None:
+    lead = Leading(tmp_path, **{quota: 2})
+    raised = encode(1, [Raise(LEVEL_OF_PATTERNS)])
+    lead.store.apply(lead.store.applied_index + 1, 1, raised)
+    for by in ("shop", "shop", "orders"):
+        lead.answered(REQUEST_ID, by=by)
+    places = list(zip(topics, ("id-1", "id-2", "id-2"), strict=True))
+    for topic, client in places:
+        lead.say(SUB, topic, client, **more)
+    refused = lead.turn()
+    assert [code_of(answer) for answer in sorted(refused, key=code_of)] == ["ACK", "ACK", "quota"]
+    assert lead.told == [("shop", quota)]
+    assert code_of(lead.answered(SUB, topics[2], "id-2", **more)) == "quota"
+    assert code_of(lead.answered(SUB, topics[0], "id-1", **more)) == "ACK", "it has that"
+    assert code_of(lead.answered(SUB, topics[2], "id-3", by="orders", **more)) == "ACK"
+    assert code_of(lead.answered(UNSUB, topics[0], "id-1", **more)) == "ACK"
+    assert code_of(lead.answered(SUB, topics[2], "id-2", **more)) == "ACK"
+    assert not lead.broker._asked
+
+
+def test_what_was_asked_for_and_is_refused_for_another_quota_is_given_back(tmp_path: Path) -> None:
+    lead = Leading(tmp_path, topics_max=5, subscriptions_max=1)
+    for by in ("shop", "shop"):
+        lead.answered(REQUEST_ID, by=by)
+    assert code_of(lead.answered(SUB, "t", "id-1")) == "ACK"
+    for _ in range(5):
+        assert lead.answered(SUB, "u", "id-2").body["quota"] == "subscriptions_max"
+    assert not lead.broker._asked
 
 
 def test_a_subscription_that_is_refused_for_the_level_counts_for_no_quota(tmp_path: Path) -> None:
