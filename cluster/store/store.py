@@ -123,6 +123,7 @@ from flotilla_client.protocol import (
 __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "Store"]
 
 BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024  # of publications, before they are written anyway
+TOPICS_LOOKED_UP: Final = 256  # at once, where few of them are wanted
 ENDED_MAX: Final = 1_000  # subscriptions that one entry ends, with their topic: some ms
 
 
@@ -1660,10 +1661,14 @@ class Store:
     def subscriptions_page(self, topic: str, after: str, count_max: int) -> list[dict[str, Any]]:
         """Return subscriptions by topic and client id: those behind (`topic`, `after`)."""
         rows = [{"topic": topic, **row} for row in self.subscribers_of(topic, after, count_max)]
-        while len(rows) < count_max and (page := self._topics.page(topic, 1)):
-            topic = page[0].name
-            left = count_max - len(rows)
-            rows += [{"topic": topic, **row} for row in self.subscribers_of(topic, "", left)]
+        # Many at a time: ten thousand may have a policy, and no subscriber.
+        while len(rows) < count_max and (page := self._topics.page(topic, TOPICS_LOOKED_UP)):
+            topic = page[-1].name
+            for each in page:
+                left = count_max - len(rows)
+                if left and each.subscribers:
+                    found = self.subscribers_of(each.name, "", left)
+                    rows += [{"topic": each.name, **row} for row in found]
         return rows
 
     def topics_page(self, after: str, count_max: int) -> list[Topic]:
