@@ -30,7 +30,7 @@ RIGHTS: Final = ("publish", "subscribe", "observe", "admin")
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "topics": ("topic", "last_id", "subscribers", "backlog_bytes", "delayed"),
     "topic": ("client_id", "group", "cursor", "backlog"),
-    "clients": ("client_id", "epoch", "subscriptions", "producers"),
+    "clients": ("client_id", "principal", "epoch", "subscriptions", "producers"),
     "client": ("topic", "last_id", "cursor", "backlog"),
     "subscriptions": (
         *("topic", "client_id", "group", "cursor", "backlog"),

@@ -105,6 +105,7 @@ _TOPICS: Final = {"read": lambda rows: tuple(map(TopicInfo.of, rows))}
 class ClientInfo(Info):
     """A client: how many topics it subscribes to, and how many it has published to.
 
+    `principal`: whose it is; None where it is nobody's, and of nodes of before 0.4.
     Asked for by its id it also has `sequence` (its last control request's) and `topics`, with the
     cursor and the backlog of each.
     """
@@ -115,6 +116,7 @@ class ClientInfo(Info):
     producers: int
     sequence: int | None = None
     topics: tuple[TopicInfo, ...] | None = field(default=None, metadata=_TOPICS)
+    principal: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

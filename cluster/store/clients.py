@@ -148,15 +148,16 @@ class Clients:
                 self._clients.put(client_id, client)
         return client
 
-    def page(self, after: str, count_max: int) -> list[tuple[str, int, int]]:
-        """Return (client id, epoch, producers) of the clients behind `after`, by their ids."""
+    def page(self, after: str, count_max: int) -> list[tuple[str, int, int, str | None]]:
+        """Return (client id, epoch, producers, owner) of clients behind `after`, by their ids."""
         self.flush()
-        sql = "SELECT * FROM clients WHERE client_id > ? ORDER BY client_id LIMIT ?"
         found = []
-        for *row, crc in self._database.query(sql, (after, count_max)):
+        for *row, crc, owner, owner_crc in self._database.query(_PAGE, (after, count_max)):
             self._database.verify(crc, tuple(row))
+            if owner is not None:
+                self._database.verify(owner_crc, (row[0], owner))
             client = Client(*row)
-            found.append((client.client_id, client.epoch, client.producers))
+            found.append((client.client_id, client.epoch, client.producers, owner))
         return found
 
     def add(self, client_id: str, sequence: int, nonce: str, owner: str | None = None) -> Client:
@@ -355,6 +356,10 @@ def _producer_row(producer: Producer) -> tuple[Any, ...]:
 _CLIENT: Final = (
     "SELECT clients.*, owner, owners.crc FROM clients LEFT JOIN owners ON owners.client = number"
     " WHERE client_id = ?"
+)
+_PAGE: Final = (
+    "SELECT clients.*, owner, owners.crc FROM clients LEFT JOIN owners ON owners.client = number"
+    " WHERE client_id > ? ORDER BY client_id LIMIT ?"
 )
 _UPSERT_CLIENT: Final = (
     "INSERT INTO clients VALUES(?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(number) DO UPDATE SET"

@@ -1642,8 +1642,9 @@ class Store:
                 "epoch": epoch,
                 "subscriptions": len(self._topics.of(client_id)),
                 "producers": producers,
+                "principal": owner,
             }
-            for client_id, epoch, producers in self._clients.page(after, count_max)
+            for client_id, epoch, producers, owner in self._clients.page(after, count_max)
         ]
 
     def client_row(self, client_id: str) -> dict[str, Any]:
@@ -1656,6 +1657,7 @@ class Store:
             "sequence": client.sequence,
             "producers": client.producers,
             "subscriptions": len(self._topics.of(client_id)),
+            "principal": client.owner,
         }
 
     def subscriptions_page(self, topic: str, after: str, count_max: int) -> list[dict[str, Any]]:

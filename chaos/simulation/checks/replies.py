@@ -890,6 +890,7 @@ class Replies:
                     "epoch": client.epoch.at(index),
                     "subscriptions": len(client.topics_at(index)),
                     "producers": client.producers_at(index),
+                    "principal": client.owner.at(index),
                 }
                 for client_id, client in sorted(reference.clients.items())
                 if client.epoch.at(index) and client_id > after
@@ -914,6 +915,7 @@ class Replies:
             "sequence": client.sequence.at(index),
             "producers": client.producers_at(index),
             "subscriptions": len(client.topics_at(index)),
+            "principal": client.owner.at(index),
         }
         rows = reference.listing_at(asked.client_id, index)
         return [each for each in rows if each["topic"] > after], {"client": row}

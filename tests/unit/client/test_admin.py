@@ -182,6 +182,7 @@ def test_the_command_shows_what_a_cluster_keeps(
             "epoch": rows("clients")[0]["epoch"],
             "subscriptions": 1,
             "producers": 1,
+            "principal": None,
         }
     ]
     assert rows("client", mine) == [{"topic": "orders", "last_id": 1, "cursor": 0, "backlog": 1}]

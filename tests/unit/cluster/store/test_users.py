@@ -295,6 +295,21 @@ def answer_of_refused(refused: Refused | None) -> str:
     return refused.code
 
 
+def test_clients_are_listed_with_whose_they_are(bench: store_bench.Bench) -> None:
+    for name, owner in (("c1", "shop"), ("c2", None)):
+        bench.ok(Register(name, True, None, "", owner))
+    rows = bench.store.clients_page("", 9)
+    assert [(row["client_id"], row["principal"]) for row in rows] == [("c1", "shop"), ("c2", None)]
+    assert bench.store.client_row("c1")["principal"] == "shop"
+    bench.store.close()
+    with tables.connect(bench.path, 0) as connection:
+        connection.execute("UPDATE owners SET owner = 'thief'")
+    store = Store.open(bench.path, {})
+    with pytest.raises(CorruptStore):
+        store.clients_page("", 9)
+    store.close()
+
+
 def test_a_client_of_before_belongs_to_who_takes_it_up_and_not_to_who_names_it(
     bench: store_bench.Bench,
 ) -> None:
