@@ -39,6 +39,8 @@ from cluster.keys.directory import (
     AUTHORITIES,
     CERTIFICATE,
     CLIENTS,
+    COMMENT,
+    END,
     NAME,
     REVOKED,
     SERVER_KEY,
@@ -58,7 +60,6 @@ CERTIFICATE_DAYS: Final = 100 * 365
 BACKDATED: Final = timedelta(days=1)  # for nodes whose clocks are behind
 FORMAT: Final = 1
 FILE_MODE: Final = 0o600
-_COMMENT: Final = "# Made by flotilla-keys; one a line.\n"
 
 
 @dataclass
@@ -105,8 +106,8 @@ class Authority:
             for name in (CLIENT_FILES, NODES):
                 (directory / name).mkdir(mode=0o700, exist_ok=True)
             authority._write_authorities([_new_ca(cluster_id)])
-            authority._write(SERVER_KEY, _COMMENT + _new_server_line())
-            authority._write(CLIENTS, _COMMENT)
+            authority._write(SERVER_KEY, _listed(_new_server_line()))
+            authority._write(CLIENTS, _listed())
             # The last one: with it the directory is whole.
             empty = {"format": FORMAT, "cluster_id": cluster_id, "issued": {}, "revoked": []}
             authority._save(empty)
@@ -168,13 +169,13 @@ class Authority:
             lines = self._server_lines()
             if len(lines) > 1:
                 raise KeysError("the servers have two keys already: --finish first")
-            self._write(SERVER_KEY, _COMMENT + _new_server_line() + lines[0])
+            self._write(SERVER_KEY, _listed(_new_server_line(), lines[0]))
             return self._publish()
 
     def finish_server(self) -> None:
         """Accept no key of the servers but the newest."""
         with self._locked():
-            self._write(SERVER_KEY, _COMMENT + self._server_lines()[0])
+            self._write(SERVER_KEY, _listed(self._server_lines()[0]))
             self._publish()
 
     def rotate_node(self, name: str) -> Path:
@@ -318,7 +319,7 @@ class Authority:
     def _publish_to(self, directory: Path) -> None:
         state = self._load()
         _write(directory / AUTHORITIES, "".join(each.pem for each in self._authorities()))
-        _write(directory / REVOKED, _COMMENT + "".join(f"{each}\n" for each in state["revoked"]))
+        _write(directory / REVOKED, _listed(*(f"{each}\n" for each in state["revoked"])))
         for name in (SERVER_KEY, CLIENTS):
             _write(directory / name, (self.directory / name).read_text())
 
@@ -334,7 +335,7 @@ class Authority:
         return [(name, public) for name, public in rows]
 
     def _save_clients(self, clients: list[tuple[str, str]]) -> None:
-        self._write(CLIENTS, _COMMENT + "".join(f"{name} {key}\n" for name, key in clients))
+        self._write(CLIENTS, _listed(*(f"{name} {key}\n" for name, key in clients)))
         self._publish()
 
     def _server_lines(self) -> list[str]:
@@ -417,6 +418,11 @@ def _write(file: Path, text: str) -> None:
         opened.flush()
         os.fsync(descriptor)
     temporary.replace(file)
+
+
+def _listed(*lines: str) -> str:
+    """Return the text of a file that is read line by line."""
+    return "".join((f"{COMMENT}\n", *lines, f"{END}\n"))
 
 
 def _says(file: Path, text: str) -> bool:

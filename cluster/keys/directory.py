@@ -10,6 +10,8 @@ What must not: making keys (authority.py), sockets.
 | `revoked` | serial numbers of certificates that are not accepted any more, one a line |
 | `server.key` | the servers' CURVE keys, `curve PUBLIC SECRET` a line, the newest first |
 | `authorized_clients` | who may come: `NAME PUBLIC` a line |
+
+The last three begin with a comment and end with one, so that half of one is none.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ REVOKED: Final = "revoked"
 SERVER_KEY: Final = "server.key"
 SERVER_WORD: Final = "curve"  # begins a line: Z85 may begin with the # of a comment
 CLIENTS: Final = "authorized_clients"
+# A file that begins so is whole if it has the line END: half a copy is no shorter list of clients.
+COMMENT: Final = "# Made by flotilla-keys; one a line, to the line `# end`."
+END: Final = "# end"
 FILES: Final = (AUTHORITIES, CERTIFICATE, REVOKED, SERVER_KEY, CLIENTS)
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # 100,000 clients
 SERVER_KEYS_MAX: Final = 2  # each costs every handshake of a stranger 40 µs
@@ -147,7 +152,11 @@ def _text(file: Path) -> str:
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line that is neither empty nor a comment."""
-    for number, line in enumerate(_text(file).splitlines(), 1):
+    text = _text(file)
+    lines = text.splitlines()
+    if not text.endswith("\n") or (lines[0] == COMMENT and END not in lines):
+        raise KeysError(f"{file}: is not whole: bring it again")
+    for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
             yield number, line.strip()
 

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import sys
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,8 @@ def run(directory: Path, command: str, *arguments: str) -> Result:
 
 def secrets(directory: Path) -> list[str]:
     found = [read_key(file).secret for file in directory.glob("clients/*.key")]
-    found += [line.split()[2] for line in (directory / "server.key").read_text().splitlines()[1:]]
+    lines = (directory / "server.key").read_text().splitlines()
+    found += [line.split()[2] for line in lines if line.startswith("curve")]
     keys = (directory / "ca.pem").read_text().split("-----BEGIN PRIVATE KEY-----")[1:]
     return found + [key.split("-----END")[0].strip() for key in keys]
 
@@ -310,7 +311,10 @@ def test_a_full_disk_is_one_line_and_exit_1(
         ("ca.pem", "", "ca.pem"),
         ("ca.pem", None, "No such file"),
         ("node.pem", "-----BEGIN", "node.pem"),
-        ("server.key", "", "0 keys; 1 or 2 are due"),
+        ("server.key", "", "is not whole"),
+        ("server.key", "# nothing\n", "0 keys; 1 or 2 are due"),
+        ("authorized_clients", "", "is not whole"),
+        ("revoked", "", "is not whole"),
         ("server.key", f"curve {PASTE}\n", "line 1 is not: curve PUBLIC SECRET"),
         ("server.key", f"{PASTE} {PASTE}\n", "line 1"),
         ("server.key", f"curve {PASTE} {PASTE}\n", "line 1"),
@@ -372,6 +376,31 @@ def test_a_directory_is_read_again_when_it_changed_or_somebody_asks(directory: P
     assert set(keys.keys.keyring.clients.values()) == {"admin", "app", "late"}
     assert not look(keys, 2.0, asked=False)
     assert look(keys, 2.1, asked=True)
+
+
+@pytest.mark.parametrize("name", ["authorized_clients", "revoked", "server.key"])
+def test_half_a_copy_is_none_wherever_it_is_cut(directory: Path, name: str) -> None:
+    """Cut behind a line, it was a shorter list: whose lines came later were put out."""
+    run(directory, "rotate", "node", "n1")
+    run(directory, "rotate", "node", "n1", "--finish")
+    run(directory, "rotate", "server")
+    file = directory / "nodes" / "n1" / name
+    whole = file.read_text()
+    ends = accumulate(map(len, whole.splitlines(keepends=True)))
+    for size in sorted({*range(0, len(whole), 29), *ends} - {len(whole)}):
+        file.write_text(whole[:size])
+        with pytest.raises(KeysError):
+            keys_of(directory)
+    file.write_text(whole)
+    assert keys_of(directory)
+
+
+def test_files_of_before_that_have_no_end_are_read(directory: Path) -> None:
+    for name in ("authorized_clients", "revoked", "server.key"):
+        file = directory / "nodes" / "n1" / name
+        lines = file.read_text().splitlines()[1:-1]
+        file.write_text("\n".join(["# Made by flotilla-keys; one a line.", *lines, ""]))
+    assert set(keys_of(directory).keyring.clients.values()) == {"admin", "app"}
 
 
 def test_keys_that_become_unusable_change_nothing_until_they_are_whole(directory: Path) -> None:

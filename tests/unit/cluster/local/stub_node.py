@@ -32,7 +32,7 @@ def main() -> None:
     if config.keys_dir:
         lines = (Path(config.keys_dir) / SERVER_KEY).read_text().splitlines()
         socket.curve_server = True
-        socket.curve_secretkey = lines[-1].split()[2].encode()
+        socket.curve_secretkey = lines[1].split()[2].encode()
     socket.bind(f"tcp://{config.client_listen}")
     with (directory / "leader.lock").open("w") as lock:
         while True:

@@ -134,7 +134,8 @@ def test_up_makes_keys_and_says_where_the_clients_file_is(directory: Path) -> No
     assert f"export FLOTILLA_KEY={file}\n" in result.output
     assert "INSECURE" not in result.output
     key = read_key(file)
-    for text in (key.secret, (directory / "keys" / "server.key").read_text().split()[-1]):
+    server = (directory / "keys" / "server.key").read_text().splitlines()[1].split()
+    for text in (key.secret, server[2]):
         assert text not in result.output
     modes = {file.stat().st_mode & 0o777 for file in (directory / "keys").rglob("*")}
     assert modes == {0o600, 0o700}
