@@ -227,7 +227,7 @@ def _quota_refused(view: View) -> Series:
 @_metric(
     "unauthorized",
     COUNTER,
-    "Requests that this node, as the leader, has refused because the principal may not do that.",
+    "Requests that this node has refused because the principal may not do that.",
     "principal",
     "needs",
 )

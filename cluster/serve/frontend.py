@@ -170,8 +170,11 @@ class Frontend:
             details = {"retry_after_ms": ELECTING_RETRY_MS}
             self._refuse(route, request.request_id, "electing", message, **details)
             return
-        refused = None if self.lead is None else self.lead.broker.forbidden(principal, request)
-        if refused is not None:
+        broker = None if self.lead is None else self.lead.broker
+        refused = None if broker is None else broker.forbidden(principal, request)
+        if broker is not None and refused is not None:
+            assert principal is not None, "who has no key may everything"
+            broker.denied.note(principal, refused.details["needs"])
             self._refuse(
                 route, request.request_id, refused.code, refused.message, **refused.details
             )

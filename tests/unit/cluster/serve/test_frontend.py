@@ -12,7 +12,7 @@ import pytest
 from cluster.members.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED
 from cluster.serve.broker import Answer
 from cluster.serve.frontend import SHORT_REPLY_BYTES, ClientRoutes, Frontend
-from cluster.serve.quotas import Quotas, Rates
+from cluster.serve.quotas import Quotas, Rates, Refusals
 from cluster.serve.relays import RELAY_MS_MAX
 from cluster.store.outcomes import Refused
 from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_OF_USERS, Build
@@ -357,12 +357,14 @@ def test_a_node_shows_its_settings_to_who_may_observe_by_its_own_state(
     said = Refused("unauthorized", "shop lacks `observe`", {"needs": "observe"})
     bench.front.settings = {"node": "b"}
     bench.broker.forbidden = lambda principal, request: said if principal == "shop" else None
+    bench.broker.denied = Refusals()
     for principal, code in (("shop", "unauthorized"), ("boss", "None")):
         bench.front.principal_of = lambda route, name=principal: name  # type: ignore[misc]
         bench.front.take_request(b"client", encode_request(request))
         [reply] = bench.replies()
         assert errors([reply]) == [("r1", code)]
         assert ("settings" in reply.body) is (principal == "boss")
+    assert bench.broker.denied.total == {("shop", "observe"): 1}, "it is told as all others are"
     bench.front.lead = None
     bench.front.take_request(b"client", encode_request(request))
     assert errors(bench.replies()) == [("r1", "electing")], "it does not know yet who may"
