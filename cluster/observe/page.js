@@ -250,7 +250,8 @@ function drawNow(status) {
     ["without a leader", ms(status.leaderless_s * 1000)],
   ]);
   const refused = Object.entries(status.refused).sort((a, b) => b[1] - a[1]);
-  if (refused.length) pairs($("refused"), refused.map(([code, times]) => [code, count(times)]));
+  const by = (status.refused_by || []).map(([who, why, times]) => [`${who}: ${why}`, count(times)]);
+  if (refused.length || by.length) pairs($("refused"), [...refused.map(([code, times]) => [code, count(times)]), ...by]);
   else $("refused").replaceChildren(make("dt", "nothing"));
 }
 

@@ -36,6 +36,7 @@ ROWS_MAX: Final = 500  # of topics or subscriptions in one answer: what a page c
 ROWS: Final = 50
 READ_S_MAX: Final = 2.0  # for the loop to read publications; it looks once a turn
 READ_LOOK_S: Final = 0.02  # between two looks whether it has: as long as an idle turn
+REFUSED_BY_MAX: Final = 20  # principals, and what each lacked; the metrics have more
 REFUSED_STATUS: Final = {"unauthorized": 403, "unknown_topic": 404}  # else 503: ask again
 SEARCH_CHARACTERS_MAX: Final = 255  # as a topic's name
 PUBLICATIONS: Final = "/publications.json"
@@ -193,6 +194,7 @@ class Pages:
             "connections": sample.connections,
             "unread_bytes": sample.unread_bytes,
             "refused": {code: count for code, count in sample.refused.items() if count},
+            "refused_by": _refused_by(sample),
             "disk": {"free_bytes": sample.disk_free_bytes, "size_bytes": sample.disk_size_bytes},
             "elections": self._past.elections,
             "leader_changes": self._past.leader_changes,
@@ -310,6 +312,13 @@ def _asked(request: HttpRequest, orders: Any, order: str) -> tuple[str, int, int
     if len(search) > SEARCH_CHARACTERS_MAX:
         return text(400, f"search: at most {SEARCH_CHARACTERS_MAX} characters")
     return search, int(numbers[0]), min(int(numbers[1]), ROWS_MAX)
+
+
+def _refused_by(sample: Sample) -> list[tuple[str, str, int]]:
+    """Return who was refused most often, for want of which quota or permission, and how often."""
+    counts = [*sample.quota_refused.items(), *sample.unauthorized.items()]
+    rows = sorted(((count, *what) for what, count in counts), reverse=True)
+    return [(who, why, count) for count, who, why in rows[:REFUSED_BY_MAX]]
 
 
 def _asked_to_read(request: HttpRequest) -> PageRead | Response:

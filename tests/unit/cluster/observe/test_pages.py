@@ -10,7 +10,7 @@ import pytest
 
 from cluster.observe.http import HttpRequest, Response
 from cluster.observe.observer import Happened
-from cluster.observe.pages import FRESH_S, LIVE_S, ROWS_MAX, Pages
+from cluster.observe.pages import FRESH_S, LIVE_S, REFUSED_BY_MAX, ROWS_MAX, Pages
 from cluster.observe.past import Past
 from cluster.observe.reading import PageFound
 from cluster.observe.survey import SubscriptionRow, Survey, TopicRow
@@ -111,6 +111,17 @@ def test_pages_of_this_cluster_s_nodes_may_read_and_no_others() -> None:
     assert dict(preflight.headers)["access-control-allow-headers"] == "authorization"
     for origin in ("http://evil.example", "null", "http://127.0.0.1:7203"):
         assert allowed not in dict(world.get("/status.json", origin=origin).headers)
+
+
+def test_the_status_says_who_was_refused_and_why() -> None:
+    world = PageWorld()
+    expected = [["shop", "requests_per_s_max", 3], ["shop", "publish", 2]]
+    assert world.json("/status.json")["refused_by"] == expected
+    many = {(f"p{number}", "publish"): number for number in range(100)}
+    world.node.sample = later(SAMPLE, 1.0, unauthorized=many, quota_refused={})
+    said = world.json("/status.json")["refused_by"]
+    assert said[0] == ["p99", "publish", 99]
+    assert len(said) == REFUSED_BY_MAX
 
 
 def test_topics_are_searched_and_sorted_here() -> None:
