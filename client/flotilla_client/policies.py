@@ -91,6 +91,19 @@ class Policy:
             raise ProtocolError("bad_request", message)
         return policy
 
+    def loses(self, before: Policy, held_bytes: int) -> bool:
+        """Return whether a topic of that policy that holds so much may lose some of it by this one.
+
+        As far as can be told without the topic: what is over a new age may be no publication's.
+        """
+        if not held_bytes:
+            return False
+        if self.drops and self.max_bytes < held_bytes:
+            return True
+        if not before.keeps or self.keep == FOREVER:
+            return False
+        return self.keep != before.keep or self.amount < before.amount
+
     def __str__(self) -> str:
         said = f"keep {self.keep_text}"
         if self.max_bytes:

@@ -14,6 +14,8 @@ from typing import Any, Final
 from flotilla_client.admin import Admin
 from flotilla_client.admin_cli import Show, is_sure
 from flotilla_client.client import Client
+from flotilla_client.error_table import ProtocolError
+from flotilla_client.errors import UnknownTopic
 from flotilla_client.operations import check_topic
 from flotilla_client.policies import WHEN_FULL, Policy, parse_keep, parse_size, size_text
 from flotilla_client.rows import TopicDeleted, TopicDetails, TopicPolicySet
@@ -89,7 +91,10 @@ def add_topic(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
         "level 5",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="delete without asking, and end its subscriptions"
+        "--yes",
+        action="store_true",
+        help="do it without asking: delete, with its subscriptions, or drop at once what a policy"
+        " keeps no more",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
@@ -129,6 +134,9 @@ def _topic(admin: Admin, options: Any, show: Show) -> int:
         dead_letter = "" if options.dead_letter == "none" else options.dead_letter
         parts: dict[str, Any] = {"max_bytes": options.max_bytes, "when_full": options.when_full}
         parts |= {"keep": options.keep, "dead_letter": dead_letter}
+        question = "" if options.yes else _lost(admin, options)
+        if question and not is_sure("topic", question):
+            return 2
         answer = (
             admin.create_topic(name, compact=options.compact, **parts)
             if what == CREATE
@@ -139,6 +147,28 @@ def _topic(admin: Admin, options: Any, show: Show) -> int:
         row |= _readable(answer.policy)
     show([row], _COLUMNS[what], options.json)
     return 0
+
+
+def _lost(admin: Admin, options: Any) -> str:
+    """Return what is asked before a policy that drops something at once, "" if it drops nothing."""
+    parts: dict[str, Any] = {} if options.keep is None else parse_keep(options.keep)
+    if options.max_bytes is not None:
+        parts["max_bytes"] = options.max_bytes
+    if options.when_full is not None:
+        parts["when_full"] = options.when_full
+    if not parts:
+        return ""
+    try:
+        topic = admin.show_topic(options.name)
+        before = topic.policy or Policy()
+        after = before.changed(parts)
+    except (UnknownTopic, ProtocolError):
+        return ""  # it is new, or the cluster says what is wrong
+    if not after.loses(before, topic.held_bytes):
+        return ""
+    count, held = topic.last_id + 1 - topic.first_id, size_text(topic.held_bytes)
+    has = f"{options.name!r} holds {count} publications, {held}"
+    return f"{has}: drop at once what is over {after}?"
 
 
 def _problem(options: Any) -> str:
@@ -160,7 +190,7 @@ def _problem(options: Any) -> str:
         return "alter: say what: --keep, --max-bytes, --when-full or --dead-letter"
     if options.compact and what != CREATE:
         return f"{what} takes no --compact: a topic is made so"
-    if options.yes and what != DELETE:
+    if options.yes and what == SHOW:
         return f"{what} ends nothing: --yes has no meaning there"
     return ""
 
