@@ -23,7 +23,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -48,6 +48,7 @@ from cluster.keys.directory import (
     KeysError,
 )
 from cluster.keys.tls import uri_of
+from flotilla_client.errors import KeyUnusable
 from flotilla_client.keys import Key, read_key, z85
 
 STATE: Final = "cluster.json"
@@ -396,7 +397,8 @@ class Authority:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if (self.directory / STATE).exists():
-                self._publish()
+                with suppress(KeyUnusable):  # of a client: that must hold up no revocation
+                    self._publish()
             yield
         finally:
             os.close(descriptor)

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from cluster.keys import authority, cli
 from cluster.keys.authority import Authority
 from cluster.keys.directory import FILES, KeysDirectory, KeysError, NodeKeys, load
+from flotilla_client.errors import KeyUnusable
 from flotilla_client.keys import from_z85, read_key
 
 PASTE = "x" * 40  # 40 characters of Z85, as a secret
@@ -224,6 +225,17 @@ def test_a_revocation_that_was_broken_off_is_whole_when_it_is_said_again(directo
         assert not (directory / "nodes" / "n1").exists(), place
         run(directory, "list")
     assert broken > 6
+
+
+def test_a_client_s_file_that_is_damaged_does_not_save_its_key(directory: Path) -> None:
+    stolen = read_key(directory / "clients" / "app.key").public
+    (directory / "clients" / "app.key").write_text("garbage")
+    run(directory, "revoke", "client", "app")
+    assert not key_is_good(directory, stolen)
+    (directory / "clients" / "admin.key").write_text("garbage")
+    with pytest.raises(KeyUnusable):
+        run(directory, "revoke", "node", "n1")  # it says so, once the others know of it
+    assert keys_of(directory, "n2").tls.revoked
 
 
 def test_a_rotation_that_was_broken_off_puts_no_client_out(directory: Path) -> None:
