@@ -26,6 +26,7 @@ from cluster.wire.levels import LEVEL_OF_USERS, Build, Sighting
 from cluster.wire.messages import Health, Relay, RelayReply
 from flotilla_client.protocol import (
     ACK,
+    CLIENTS,
     INSPECT,
     NAK,
     PROTOCOL_VERSION,
@@ -157,11 +158,23 @@ class Frontend:
             return
         principal = None if self.principal_of is None else self.principal_of(route)
         if request.type == STATUS:
-            self._answers.append(Answer(route, request.request_id, ACK, self.status()))
+            body = self._status_for(principal)
+            self._answers.append(Answer(route, request.request_id, ACK, body))
         elif request.type == INSPECT and request.body["what"] == SETTINGS:
             self._tell_settings(route, request, principal)
         elif not self._serve(route, request, principal):
             self._relay(route, request.request_id, frames, principal)
+
+    def _status_for(self, principal: str | None) -> dict[str, Any]:
+        """Return the status, without names of others for who may not see what belongs to others."""
+        body = self.status()
+        if not body.get("damage") or principal is None or self.lead is None:
+            return body
+        everything = Request(INSPECT, "", body={"what": CLIENTS})
+        if self.lead.broker.forbidden(principal, everything) is not None:
+            shown = [{k: v for k, v in each.items() if k != "row"} for each in body["damage"]]
+            body["damage"] = shown
+        return body
 
     def _tell_settings(self, route: bytes, request: Request, principal: str | None) -> None:
         """Answer with this node's settings whom its own state lets observe, as STATUS does."""

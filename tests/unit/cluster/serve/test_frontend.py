@@ -350,6 +350,24 @@ def test_a_leader_with_keys_carries_out_nothing_of_which_it_does_not_know_who_as
     assert refused == ([] if is_asked else [7])
 
 
+def test_the_status_of_a_damaged_node_names_nobody_to_who_may_not_observe(
+    bench: FrontendBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key of a damaged row may be a user's name, a pattern, a client's id."""
+    damage = {"file": "store.db", "table": "users", "row": "rival", "reason": "its checksum"}
+    monkeypatch.setattr(bench.front, "status", lambda: {"damage": [dict(damage)], "node": "b"})
+    said = Refused("unauthorized", "shop lacks `observe`", {"needs": "observe"})
+    bench.broker.forbidden = lambda principal, request: said if principal == "shop" else None
+    whole = {"file": "store.db", "table": "users", "reason": "its checksum"}
+    for principal, shown in (("shop", whole), ("board", damage)):
+        bench.front.principal_of = lambda route, name=principal: name  # type: ignore[misc]
+        bench.ask("r1", STATUS)
+        assert bench.replies()[0].body["damage"] == [shown]
+    bench.front.principal_of = None
+    bench.ask("r1", STATUS)
+    assert bench.replies()[0].body["damage"] == [damage]
+
+
 def test_a_node_shows_its_settings_to_who_may_observe_by_its_own_state(
     bench: FrontendBench,
 ) -> None:
