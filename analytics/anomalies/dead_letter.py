@@ -1,10 +1,11 @@
-"""Dead letters that stand twice, and those whose publication is alive."""
+"""Dead letters that stand twice or were lost, and those whose publication is alive."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import evidence
 from analytics.common.table_store import is_never_any, settled
+from analytics.tables.delays import known_ns
 from analytics.tables.group_standing import lasting
 from analytics.tables.groups import (
     GROUP,
@@ -17,7 +18,12 @@ from analytics.tables.groups import (
     takes_of,
     unmoved,
 )
+from analytics.tables.owed import read_of, without_given
+from analytics.tables.suspects import OWNER
 from analytics.tables.tables import Tables, with_application
+
+# What is kept of a life beside its owner and its host.
+OF_LIFE = ("start_id", "passed", "drained_ns", "made_by")
 
 
 def dead_letter(tables: Tables) -> DataFrame:
@@ -31,6 +37,7 @@ def dead_letter(tables: Tables) -> DataFrame:
         .unionByName(_acknowledged(letters, takes))
         .unionByName(_leased(letters, takes))
         .unionByName(_untimely(letters, takes, tables))
+        .unionByName(_lost(letters, tables))
     )
 
 
@@ -100,4 +107,36 @@ def _untimely(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame
         .groupBy(*ID, "word")
         .agg(F.min("seen").alias("seen"))
         .select(*evidence(**named(F.col("word")), operations=F.array("seen")))
+    )
+
+
+def _lost(letters: DataFrame, tables: Tables) -> DataFrame:
+    """Find letters that somebody was given, and not who passed their place, or drained."""
+    came = letters.select(
+        "run_id",
+        F.struct("topic", "group", "id").alias("letter"),
+        F.col("stands_in").alias("topic"),
+        F.col("stands_at").alias("id"),
+        *("at", "end_ns", "seen"),
+    )
+    places = came.groupBy("run_id", "topic", "id", "letter").agg(F.min("seen").alias("seen"))
+    lives = tables.lives.select(*OWNER, "at", *OF_LIFE)
+    owed = places.join(F.broadcast(lives), ["run_id", "topic"])
+    owed = settled(owed.where(F.col("start_id") < F.col("id")))
+    missing = settled(without_given(owed, tables.deliveries))
+    if is_never_any(missing):
+        return missing.select(*evidence())
+    rows = known_ns(missing, came, F.col("id"))
+    found = read_of(rows, F.col("id"), tables.puts, tables.gets, tables.asides)
+    proof = F.min(F.struct("client_id", "seen", "made_by")).alias("proof")
+    return (
+        found.groupBy("run_id", "letter")
+        .agg(proof)
+        .select("run_id", "letter.topic", "letter.group", "letter.id", "proof")
+        .select(
+            *evidence(
+                **named(F.concat(F.lit("lost "), F.col("proof.client_id"))),
+                operations=F.array("proof.seen", "proof.made_by"),
+            )
+        )
     )

@@ -17,7 +17,7 @@ from analytics.tables.delays import (
 )
 from analytics.tables.group_standing import controls_of, standing
 from analytics.tables.lives import EVER, FOREVER
-from analytics.tables.owed import with_cut, without_given
+from analytics.tables.owed import read_of, without_given
 from analytics.tables.suspects import OWNER, TIMELINE, TOPIC_BUCKET, only
 from analytics.tables.tables import LETTER, Tables, with_application
 
@@ -192,10 +192,7 @@ def _lost(rows: DataFrame, id_: Column, tables: Tables, **fields: str) -> DataFr
     """
     if is_never_any(rows):
         return rows.select(*evidence())
-    passed = rows.where(F.col("passed") >= id_)
-    drained = rows.where(F.col("drained_ns").isNotNull())
-    cut = with_cut(drained, tables.puts, tables.gets, tables.asides)
-    found = passed.unionByName(cut.where(F.col("known_ns") < F.col("cut_ns")).select(rows.columns))
+    found = read_of(rows, id_, tables.puts, tables.gets, tables.asides)
     keys = [*PUBLICATION, "client_id", *fields.values()]
     return (
         found.groupBy(*keys)

@@ -11,9 +11,9 @@ from analytics.tables.groups import (
     ID,
     LEASE,
     NS_OF_MS,
-    accepted_of,
     groups_of,
     in_vain,
+    is_accepted,
     leases_of,
     named,
     settlements_of,
@@ -37,7 +37,8 @@ def group_lease(tables: Tables) -> DataFrame:
         .unionByName(_soon(leases, said))
         .unionByName(_refused(tables, leases, said))
         .unionByName(_jumps(tables, leases))
-        .unionByName(_foreign(takes, leases))
+        .unionByName(_foreign(leases, said))
+        .unionByName(_over(leases, said))
     )
 
 
@@ -57,7 +58,7 @@ def _shared(takes: DataFrame, leases: DataFrame, said: DataFrame) -> DataFrame:
     others = said.where(F.col("word") != "acks").groupBy(*LEASE, "client_id").agg(
         F.min(_until()).alias("shortest_ns"),
         F.count_if(F.col("word") == "naks").alias("naks"),
-        F.count_if((F.col("outcome") == "ok") & ~F.col("is_lost")).alias("accepted"),
+        F.count_if(is_accepted()).alias("accepted"),
     )  # fmt: skip
     is_newer = (F.col("new_token") > F.col("token")) & (F.col("new_at") == F.col("at"))
     both = settled(leases.join(newer, list(ID)).where(is_newer & F.col("invoke_ns").isNotNull()))
@@ -89,7 +90,7 @@ def _soon(leases: DataFrame, said: DataFrame) -> DataFrame:
     The log's time is told in milliseconds, and clocks may differ by a hundredth in how fast they
     go.
     """
-    naks = said.where((F.col("word") == "naks") & (F.col("outcome") == "ok") & ~F.col("is_lost"))
+    naks = said.where((F.col("word") == "naks") & is_accepted())
     until_ns = F.col("begun_ns") + F.col("ms") * (NS_OF_MS // 100 * 99) - 2 * NS_OF_MS
     naks = naks.where(F.col("begun_ns") > EVER).select(
         *ID,
@@ -152,16 +153,42 @@ def _jumps(tables: Tables, leases: DataFrame) -> DataFrame:
     )
 
 
-def _foreign(takes: DataFrame, leases: DataFrame) -> DataFrame:
-    """Find acks that were accepted of who was never given that lease."""
+def _foreign(leases: DataFrame, said: DataFrame) -> DataFrame:
+    """Find what was accepted of who was never given that lease."""
     whose = [F.col("its_epoch").eqNullSafe(F.col("epoch"))]
     names = (*LEASE, "client_id")
     whose += [F.col(name) == F.col(f"its_{name}") for name in names]
     own = leases.select(*(F.col(name).alias(f"its_{name}") for name in (*names, "epoch")))
     return (
-        accepted_of(takes)
+        said.where(is_accepted())
         .join(own, whose, "leftanti")
         .groupBy(*ID)
         .agg(F.min("seen").alias("seen"))
         .select(*evidence(**named("foreign"), operations=F.array("seen")))
+    )
+
+
+def _over(leases: DataFrame, said: DataFrame) -> DataFrame:
+    """Find what was accepted of a lease that an ack or a nak had ended, and naks and extends of one
+    behind which somebody had another one.
+    """
+    done = settled(said.where(is_accepted()).select(*LEASE, "at", "word", "begun_ns", "seen"))
+    ended = said.where(is_accepted() & (F.col("word") != "extends")).select(
+        *LEASE, "at", F.col("word").alias("end_word"), "end_ns", F.col("seen").alias("end")
+    )
+    are_acks = (F.col("word") == "acks") & (F.col("end_word") == "acks")
+    later = leases.select(
+        *(*ID, "at", "end_ns"),
+        F.col("token").alias("later_token"),
+        F.col("seen").alias("end"),
+    )
+    is_later = (F.col("later_token") > F.col("token")) & (F.col("word") != "acks")
+    columns = (*ID, "begun_ns", "end_ns", "end", "seen")
+    both = done.join(ended, [*LEASE, "at"]).where(~are_acks).select(*columns)
+    both = both.unionByName(done.join(later, [*ID, "at"]).where(is_later).select(*columns))
+    return (
+        both.where(F.col("end_ns") < F.col("begun_ns"))
+        .groupBy(*ID)
+        .agg(F.min(F.struct("end", "seen")).alias("proof"))
+        .select(*evidence(**named("over"), operations=F.array("proof.end", "proof.seen")))
     )

@@ -13,6 +13,7 @@ from analytics.tables.tables import Tables, with_application
 
 ROW = (*KEY, "client_id", "topic")
 TOLD = (*ROW, "first", "last", "gone_as", "end_ns")
+SPAN = ("first", "last", "asked_ns")
 
 
 def purge(tables: Tables) -> DataFrame:
@@ -53,21 +54,7 @@ def _late(tables: Tables) -> DataFrame:
             .withColumns({"client_id": F.lit(""), "topic": F.lit(""), "id": F.lit(0)})
             .select(*_evidence("late", F.lit(None)))
         )
-    span = ("first", "last", "asked_ns")
-    gets = tables.deliveries.where(~F.col("tells_of_purge")).withColumn(
-        "asked_ns", F.col("invoke_ns")
-    )
-    takes = every_take_of(tables.worked).where(F.col("outcome") == "ok")
-    takes = takes.withColumn("run", F.explode("leases")).select(
-        *KEY,
-        F.col("group").alias("client_id"),
-        *("topic", "host"),
-        F.col("run")[0].alias("first"),
-        F.col("run")[1].alias("last"),
-        F.col("begun_ns").alias("asked_ns"),
-    )
-    given = gets.select(*ROW, "host", *span).unionByName(takes)
-    gets = given.join(led, list(KEY)).select(*ROW, "node", "term", one_host(), *span)
+    gets = _given(tables).join(led, list(KEY)).select(*ROW, *SPAN, "at", "node", "term")
     stored = acknowledged_runs(tables.puts).where(
         ~F.col("duplicate") & F.col("expires").isNotNull()
     )
@@ -89,6 +76,26 @@ def _late(tables: Tables) -> DataFrame:
         .agg(F.min(low).alias("id"))
         .select(*_evidence("late", F.lit(None)))
     )
+
+
+def _given(tables: Tables) -> DataFrame:
+    """Return the runs of ids that GETs and TAKEs brought, with `at`, and when they were asked for:
+    of a TAKE, when its step was first sent.
+    """
+    gets = tables.deliveries.where(~F.col("tells_of_purge")).withColumn(
+        "asked_ns", F.col("invoke_ns")
+    )
+    takes = every_take_of(tables.worked).where(F.col("outcome") == "ok")
+    takes = takes.withColumn("run", F.explode("leases")).select(
+        *KEY,
+        F.col("group").alias("client_id"),
+        *("topic", "host"),
+        F.col("run")[0].alias("first"),
+        F.col("run")[1].alias("last"),
+        F.col("begun_ns").alias("asked_ns"),
+    )
+    given = gets.select(*ROW, "host", *SPAN).unionByName(takes)
+    return given.select(*ROW, *SPAN, one_host())
 
 
 def _not_named(tables: Tables) -> DataFrame:
@@ -265,21 +272,51 @@ def _kept(tables: Tables) -> DataFrame:
 
 
 def _alive(tables: Tables) -> DataFrame:
-    """Find what was given to anybody after somebody had been told that it is gone. What expires
-    does so by a leader's clock: the next one's may be behind.
+    """Find what was given to anybody after somebody had been told that it is gone.
+
+    Of what was purged or dropped, all below is gone as well; of what has expired or was replaced,
+    which who does not know these words is told with that for what was dropped, those ids alone.
     """
+    names = ["run_id", "topic"]
+    expiring = F.broadcast(tables.expiring.select(*names, F.lit(True).alias("expires")))
     told = with_application(tables.gets.where("tells_of_purge"), tables)
-    is_gap = (F.col("gone_as") == "gap") & ~F.col("is_application")
-    gaps = told.where(is_gap).join(F.broadcast(tables.expiring), ["run_id", "topic"], "leftanti")
-    told = told.where(F.col("gone_as") == "purged").select(gaps.columns).unionByName(gaps)
-    told = told.select(
+    told = told.join(expiring, names, "left")
+    is_gap = (F.col("gone_as") == "gap") & ~F.col("is_application") & F.col("expires").isNull()
+    is_for_good = (F.col("gone_as") == "purged") | is_gap
+    up_to = told.where(is_for_good).select(
         F.col("run_id").alias("purge_run_id"),
         F.col("topic").alias("purge_topic"),
         one_host().alias("purge_at"),
         F.col("last").alias("purge_id"),
         F.col("end_ns").alias("purge_ns"),
     )
-    return _given_of(tables, told, "alive")
+    return _given_of(tables, up_to, "alive").unionByName(_again(tables, told.where(~is_for_good)))
+
+
+def _again(tables: Tables, told: DataFrame) -> DataFrame:
+    """Find the lowest id of an answer that somebody had been told is gone, before it was sent."""
+    gone = settled(
+        told.select(
+            *("run_id", "topic"),
+            one_host(),
+            F.col("first").alias("gone_first"),
+            F.col("last").alias("gone_last"),
+            F.col("end_ns").alias("told_ns"),
+        )
+    )
+    if is_never_any(gone):
+        return gone.select(*evidence())
+    low, high = F.greatest("first", "gone_first"), F.least("last", "gone_last")
+    lowest = F.min(F.struct(low.alias("id"), F.col("gone_last").alias("gone"))).alias("lowest")
+    return (
+        _given(tables)
+        .join(F.broadcast(gone), ["run_id", "topic", "at"])
+        .where((low <= high) & (F.col("told_ns") < F.col("asked_ns")))
+        .groupBy(*ROW)
+        .agg(lowest)
+        .select(*ROW, "lowest.id", "lowest.gone")
+        .select(*_evidence("alive", F.col("gone")))
+    )
 
 
 def _given_of(tables: Tables, gone: DataFrame, word: str) -> DataFrame:

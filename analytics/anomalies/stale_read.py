@@ -25,11 +25,11 @@ def stale_read(tables: Tables) -> DataFrame:
     or the start. A GET need not know of what lies below its subscription. Clocks are compared, so
     only on one host.
     """
-    known = settled(known_of(tables.puts, tables.gets))
+    known = settled(known_of(tables.puts, tables.gets, tables.worked))
     nothing = _above_starts(as_of.overtaken(_empty_answers(tables), known, TIMELINE), tables.acts)
     reached = known.unionByName(_claimed(tables.doubts.claims))
     below = as_of.overtaken(_new_starts(tables), reached, TIMELINE)
-    silent = silent_of(tables.lives, tables.puts, tables.gets, tables.acts)
+    silent = silent_of(tables.lives, known, TIMELINE, tables.gets, tables.acts)
     silent = with_application(silent, tables).where(~F.col("is_application"))
     nothing = nothing.unionByName(
         silent.withColumns(

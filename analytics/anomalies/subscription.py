@@ -6,7 +6,16 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.following import WILD, asked_of_any, followed_of, has, new_of, silent_of
+from analytics.tables.following import (
+    DURING,
+    WILD,
+    asked_of_any,
+    base_topic,
+    followed_of,
+    fresh_of,
+    has,
+    silent_of,
+)
 from analytics.tables.group_standing import of_groups
 from analytics.tables.lives import EVER, FOREVER
 from analytics.tables.runs import acknowledged_runs, one_host
@@ -177,9 +186,9 @@ def _missed(tables: Tables) -> DataFrame:
             .withColumns({"process": F.lit(""), "op_id": F.lit(0)})
             .select(*_evidence("missed"))
         )
-    new = settled(new_of(followed, tables.puts))
-    silent = silent_of(new, tables.puts, tables.gets, tables.acts)
-    rows = _unheard(followed, tables).unionByName(_begun_above(new, tables))
+    fresh = settled(fresh_of(followed, tables.puts))
+    silent = silent_of(followed, fresh, DURING, tables.gets, tables.acts)
+    rows = _unheard(followed, tables).unionByName(_begun_above(followed, fresh, tables))
     return rows.unionByName(silent.select(*rows.columns)).distinct().select(*_evidence("missed"))
 
 
@@ -189,7 +198,7 @@ def _unheard(followed: DataFrame, tables: Tables) -> DataFrame:
     """
     nowhere = (F.col("outcome") == "ok") & (F.col("first_id") == 0) & ~F.col("duplicate")
     puts = tables.puts.where(nowhere).select(
-        *KEY, "topic", one_host(), "invoke_ns", F.col("end_ns").alias("put_ns")
+        *KEY, base_topic(), one_host(), "invoke_ns", F.col("end_ns").alias("put_ns")
     )
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("put_ns") < F.col("until_ns"))
     unheard = settled(puts.join(F.broadcast(followed), ["run_id", "topic", "at"]).where(stood))
@@ -217,21 +226,21 @@ def _unheard(followed: DataFrame, tables: Tables) -> DataFrame:
     return answered.join(again, excused, "leftanti").select(*KEY, *OWNER[1:])
 
 
-def _begun_above(new: DataFrame, tables: Tables) -> DataFrame:
-    """Return the SUBs that a pattern brought, and that begin above what their client never got."""
+def _begun_above(followed: DataFrame, fresh: DataFrame, tables: Tables) -> DataFrame:
+    """Return the SUBs that a pattern brought, and that begin above what was put since, and their
+    client never got.
+    """
     brought = (F.col("f") == "sub") & (F.col("outcome") == "ok") & F.col("resumed")
     subs = tables.controls.where(brought & F.col("start_id").isNotNull()).select(
         *(*KEY, "client_id", "topic", "start_id", "invoke_ns", "end_ns"), one_host()
     )
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
-    lives = new.select(*OWNER, "at", "begun_ns", "until_ns")
+    lives = followed.select(*DURING, "until_ns")
     heard = settled(subs.join(F.broadcast(lives), [*OWNER, "at"]).where(stood))
     keys = (*OWNER, "process", "op_id")
-    places = only(tables.places, heard, ("run_id", "topic")).select(
-        "run_id", "topic", "first", "last"
-    )
     wanted = (
-        places.join(F.broadcast(heard), ["run_id", "topic"])
+        fresh.select(*DURING, "first", "last")
+        .join(F.broadcast(heard.select(*DURING, *KEY[1:], "start_id")), list(DURING))
         .withColumn("last", F.least("last", "start_id"))
         .where(F.col("first") <= F.col("last"))
         .select(*keys, "first", "last")

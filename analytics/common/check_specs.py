@@ -116,8 +116,8 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
     ),
     "group_lease": CheckSpec(
         "a publication was leased to another while a lease of it held (shared), more attempts are"
-        " missing than can have been given unseen (jump), or the ack of who never had that lease"
-        " was accepted (foreign)",
+        " missing than can have been given unseen (jump), or what was said of a lease was accepted"
+        " of who never had it (foreign), or when it was over (over)",
         needs_whole=Part.HISTORY,  # the nak that gave it back, the TAKE that was given it
     ),
     "group_lost": CheckSpec(
@@ -139,8 +139,8 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
     ),
     "dead_letter": CheckSpec(
         "a dead letter stands twice (twice), its publication was acknowledged or is leased again"
-        " (acknowledged, leased), was given too seldom (early), or it stands in another topic than"
-        " the group's (elsewhere)",
+        " (acknowledged, leased), was given too seldom (early), it stands in another topic than the"
+        " group's (elsewhere), or never reached a subscriber that was owed it (lost)",
         needs_whole=Part.HISTORY,  # the TAKE that was given it
     ),
     "fencing": CheckSpec(

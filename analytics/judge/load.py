@@ -482,7 +482,7 @@ def _has_wrong_runs(is_single: bool = False) -> Column:
     is_other = F.when(brings, ~F.coalesce(F.col("count"), F.lit(0)).eqNullSafe(brought))
     if not is_single:
         is_unleased = ~F.coalesce(F.col("count"), F.lit(0)).eqNullSafe(_leased())
-        wrong = wrong | (take & ok & is_unleased)
+        wrong = wrong | (take & ok & is_unleased) | (take & brings & _brings_other_ids())
     is_apart = (F.col("f") == "get") & brings & _says_other_ids(is_single)
     wrong = wrong | F.coalesce(is_apart, F.lit(False))
     holds = _has_holes(is_single) | F.coalesce(is_other, F.lit(False))
@@ -511,17 +511,26 @@ def _brought(is_single: bool) -> Column:
 def _says_other_ids(is_single: bool) -> Column:
     """Return whether an answer says that it begins or ends with other ids than it does."""
     one = F.get("items", F.lit(0))
-    lowest, highest = one["first_id"], _last_of(one)
-    if not is_single:
-        runs = [(name, lambda run: run["first_id"], _last_of) for name in ("items", "delayed")]
-        ids = [
-            (name, lambda id_: id_["id"], lambda id_: id_["id"]) for name in ("corrupt", "letters")
-        ]
-        every = (*runs, *ids)
-        lowest = F.least(*(F.array_min(F.transform(name, low)) for name, low, _ in every))
-        highest = F.greatest(*(F.array_max(F.transform(name, high)) for name, _, high in every))
+    lowest, highest = (one["first_id"], _last_of(one)) if is_single else _range()
     wrong = (F.col("first_id") != lowest, F.col("last_id") != highest)
     return reduce(lambda left, right: left | right, (F.coalesce(w, F.lit(False)) for w in wrong))
+
+
+def _brings_other_ids() -> Column:
+    """Return whether the lowest or the highest id that a TAKE brings is another than it leases."""
+    lowest, highest = _range()
+    first = F.array_min(F.transform("leases", lambda run: F.get(run, F.lit(0))))
+    last = F.array_max(F.transform("leases", lambda run: F.get(run, F.lit(1))))
+    return F.coalesce((first != lowest) | (last != highest), F.lit(False))
+
+
+def _range() -> tuple[Column, Column]:
+    """Return the lowest and the highest id that an answer brings, of all its arrays."""
+    runs = [(name, lambda run: run["first_id"], _last_of) for name in ("items", "delayed")]
+    ids = [(name, lambda id_: id_["id"], lambda id_: id_["id"]) for name in ("corrupt", "letters")]
+    every = (*runs, *ids)
+    lowest = F.least(*(F.array_min(F.transform(name, low)) for name, low, _ in every))
+    return lowest, F.greatest(*(F.array_max(F.transform(name, high)) for name, _, high in every))
 
 
 def _last_of(run: Column) -> Column:

@@ -1,16 +1,18 @@
 """GETs of any topic, and topics that a pattern has. No rule about right and wrong here.
 
 followed   one row a topic and a life of a subscription to a pattern that has it (`pattern`)
+fresh      the PUTs that have surely stored something since such a life began, as runs of ids
 silent     GETs of any topic that were told nothing, during a life, with the highest id that was
-           known before (`mark`) and above all that their client can have had of the topic
+           marked before (`mark`) and above all that their client can have had of the topic
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.common.schema import KEY
+from analytics.common.schema import KEY, LANE
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables import as_of
 from analytics.tables.lives import EVER
@@ -19,6 +21,7 @@ from analytics.tables.suspects import only
 
 OWNER: Final = ("run_id", "client_id", "topic")
 TIMELINE: Final = ("run_id", "topic", "at")
+DURING: Final = (*OWNER, "at", "begun_ns")  # of a life
 WORDS_MAX: Final = 16
 WILD: Final = "[*>]"
 
@@ -53,7 +56,7 @@ def followed_of(
         return patterns.withColumn("pattern", F.col("topic"))
     full = gets.where("is_full").select("run_id", "client_id").distinct()
     left = acts.where((F.col("f") == "unsub") | F.col("start").isNotNull()).select(*OWNER)
-    topics = puts.where(F.col("outcome") != "fail").select("run_id", "topic").distinct()
+    topics = puts.where(F.col("outcome") != "fail").select("run_id", base_topic()).distinct()
     return settled(
         patterns.withColumnRenamed("topic", "pattern")
         .join(applications, "run_id", "leftanti")
@@ -64,21 +67,22 @@ def followed_of(
     )
 
 
-def new_of(followed: DataFrame, puts: DataFrame) -> DataFrame:
-    """Return those of `followed` whose topic nobody can have published to before the life began."""
-    sent = F.coalesce("invoke_ns", F.lit(EVER))
-    first = (
-        puts.where(F.col("outcome") != "fail")
-        .select("run_id", "topic", one_host(), sent.alias("sent_ns"))
-        .groupBy("run_id", "topic")
-        .agg(F.min("at").alias("one"), F.max("at").alias("other"), F.min("sent_ns").alias("sent"))
+def base_topic() -> Column:
+    """Return the topic of what is put to it, at once or with a delay."""
+    return F.regexp_replace("topic", f"{LANE}$", "").alias("topic")
+
+
+def fresh_of(followed: DataFrame, puts: DataFrame) -> DataFrame:
+    """Return `fresh`: DURING, first, last, and `t_ns` and `mark` for as_of."""
+    value = F.struct(F.col("last").alias("value"), "process", "op_id").alias("mark")
+    stored = acknowledged_runs(puts).where(~F.col("duplicate"))
+    own = stored.select(
+        *("run_id", "topic", "first", "last", "invoke_ns"),
+        *(one_host(), F.col("end_ns").alias("t_ns"), value),
     )
-    alone = (F.col("one") == F.col("at")) & (F.col("other") == F.col("at"))
-    return (
-        followed.join(first, ["run_id", "topic"])
-        .where(alone & (F.col("sent") > F.col("begun_ns")))
-        .drop("one", "other", "sent")
-    )
+    lives = F.broadcast(followed.select(*DURING).distinct())
+    met = own.join(lives, list(TIMELINE)).where(F.col("invoke_ns") > F.col("begun_ns"))
+    return met.select(*DURING, "first", "last", "t_ns", "mark")
 
 
 def asked_of_any(gets: DataFrame) -> DataFrame:
@@ -88,19 +92,27 @@ def asked_of_any(gets: DataFrame) -> DataFrame:
     return gets.where((F.col("outcome") == "ok") & unnamed & nothing)
 
 
-def known_of(puts: DataFrame, gets: DataFrame) -> DataFrame:
-    """Return (run_id, topic, at, t_ns, mark): ids that were acknowledged, or given to anybody."""
+def known_of(puts: DataFrame, gets: DataFrame, worked: DataFrame) -> DataFrame:
+    """Return (run_id, topic, at, t_ns, mark): ids that were acknowledged, or given to anybody, or
+    leased.
+    """
     value = F.struct(F.col("last").alias("value"), "process", "op_id").alias("mark")
     given = gets.where(F.col("last").isNotNull() & F.col("topic").isNotNull())
+    leased = worked.where(F.col("f") == "take").where(F.col("outcome") == "ok")
+    leased = leased.where(F.size("leases") > 0).withColumn(
+        "last", F.array_max(F.transform("leases", lambda run: run[1]))
+    )
     marks = [
         table.select("run_id", "topic", one_host(), F.col("end_ns").alias("t_ns"), value)
-        for table in (acknowledged_runs(puts), given)
+        for table in (acknowledged_runs(puts), given, leased)
     ]
-    return marks[0].unionByName(marks[1])
+    return marks[0].unionByName(marks[1]).unionByName(marks[2])
 
 
-def silent_of(lives: DataFrame, puts: DataFrame, gets: DataFrame, acts: DataFrame) -> DataFrame:
-    """Return `silent`, with the columns of `lives` but `at`."""
+def silent_of(
+    lives: DataFrame, marks: DataFrame, keys: Sequence[str], gets: DataFrame, acts: DataFrame
+) -> DataFrame:
+    """Return `silent`, with the columns of `lives` but `at`. `marks`: by `keys`, for as_of."""
     empty = settled(asked_of_any(gets).select(*KEY, "client_id", one_host(), "invoke_ns", "end_ns"))
     if is_never_any(empty):
         met = empty.join(lives.select(*OWNER, "at", "made_by"), ["run_id", "client_id", "at"])
@@ -113,7 +125,7 @@ def silent_of(lives: DataFrame, puts: DataFrame, gets: DataFrame, acts: DataFram
         .where(during)
         .withColumns({"t_ns": F.col("invoke_ns"), "known": F.lit(0).cast("bigint")})
     )
-    behind = settled(as_of.overtaken(asks, known_of(puts, gets), TIMELINE))
+    behind = settled(as_of.overtaken(asks, marks, keys))
     had = F.greatest("last", "asked").alias("had")
     visits = only(gets, behind, OWNER).select(
         *OWNER, one_host(), F.coalesce("invoke_ns", F.lit(EVER)).alias("from_ns"), had

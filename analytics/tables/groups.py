@@ -167,6 +167,11 @@ def settlements_of(takes: DataFrame) -> DataFrame:
     return said.withColumn("is_lost", answered & F.coalesce(is_lost, F.lit(False))).drop("lost")
 
 
+def is_accepted() -> Column:
+    """Return, of rows of `settlements_of`, whether it was answered that it was carried out."""
+    return (F.col("outcome") == "ok") & ~F.col("is_lost")
+
+
 def in_vain() -> Column:
     """Return, of rows of `settlements_of`, whether it was surely not carried out: it was refused,
     and is all that its TAKE says of the id, which was sent once.

@@ -238,3 +238,17 @@ def with_cut(rows: DataFrame, puts: DataFrame, gets: DataFrame, asides: DataFram
     columns = [*HOME, "drained_ns", "cut_ns"]
     cuts = by_tombstone.select(*columns).unionByName(by_get.select(*columns))
     return rows.join(cuts, [*HOME, "drained_ns"])
+
+
+def read_of(
+    rows: DataFrame, id_: Column, puts: DataFrame, gets: DataFrame, asides: DataFrame
+) -> DataFrame:
+    """Return those rows whose life has passed an id, or has drained and it was known by then
+    (`known_ns`).
+    """
+    if is_never_any(rows):
+        return rows
+    passed = rows.where(F.col("passed") >= id_)
+    cut = with_cut(rows.where(F.col("drained_ns").isNotNull()), puts, gets, asides)
+    by_then = cut.where(F.col("known_ns") < F.col("cut_ns")).select(*rows.columns)
+    return passed.unionByName(by_then)

@@ -396,12 +396,14 @@ def purge(run: Run) -> Iterable[Evidence]:
         elif get.brought:
             yield from _given_though_gone(run, get, get.client, min(get.ids()))
             yield from _given_late(run, get, get.client, get.ids(), get.invoke)
+            yield from _given_again(run, get, get.client, get.ids(), get.invoke)
     begun = _begun(run)
     for take in run.of("take"):
         ids = [id_ for one in take.of_group.leases for id_ in range(one.first, one.last + 1)]
         if ids:
             yield from _given_though_gone(run, take, take.of_group.name, min(ids))
             yield from _given_late(run, take, take.of_group.name, ids, begun[_step(take)])
+            yield from _given_again(run, take, take.of_group.name, ids, begun[_step(take)])
 
 
 def _told_wrongly(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
@@ -579,11 +581,31 @@ def _told_before(run: Run, own: RecordedOperation) -> int:
 
 
 def _is_for_good(run: Run, get: RecordedOperation) -> bool:
-    """Whether what an answer says is gone can't come again: not what expires by a leader's clock,
-    which who knows no expiry is told with the same word as what was dropped.
+    """Whether what is below what an answer says is gone, is gone as well: not of what has expired
+    or was replaced, which who does not know these words is told with that for what was dropped.
     """
     is_gap = get.error == "gap" and not run.is_application and get.named not in run.expiring
     return get.error == "purged" or is_gap
+
+
+def _given_again(
+    run: Run, own: RecordedOperation, client: str, ids: Iterable[int], asked: Time
+) -> Iterator[Evidence]:
+    """Yield the lowest id that somebody had been told has expired, or was replaced: it is gone on
+    every node. Who asks again for a TAKE is given what was leased when that was first asked for.
+    """
+    topic = own.named or own.topic
+    told = [
+        (min(get.ids()), max(get.ids()))
+        for get in run.told_of_purges
+        if get.named == topic and not _is_for_good(run, get)
+        if get.host == own.host and get.end < asked
+    ]
+    gone = ((id_, last) for id_ in ids for first, last in told if first <= id_ <= last)
+    found = min(gone, default=None)
+    if found is not None:
+        fields = {"topic": topic, "client_id": client, "detail": "alive"}
+        yield run.row(own, **fields, id=found[0], other_id=found[1])
 
 
 def _of_purge(

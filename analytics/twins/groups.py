@@ -379,6 +379,7 @@ def group_lease(run: Run) -> Iterable[Evidence]:
     """Find leases that were given while an older one held, and attempts that jump."""
     for group in groups_of(run):
         yield from _foreign(run, group)
+        yield from _over(run, group)
         yield from _too_soon(run, group)
         if group.stood and not run.is_application:
             yield from _refused(run, group)
@@ -396,14 +397,40 @@ def group_lease(run: Run) -> Iterable[Evidence]:
 
 def _foreign(run: Run, group: GroupHistory) -> Iterator[Evidence]:
     """Yield what was accepted of who was never given that lease."""
-    for id_, acks in group.accepted.items():
-        for ack in acks:
-            whose = (ack.token, ack.take.client, ack.take.epoch)
+    for id_, words in group.said.items():
+        for said in (each for each in words if _is_accepted(id_, each)):
+            whose = (said.token, said.take.client, said.take.epoch)
             if not any(
                 (lease.token, lease.take.client, lease.take.epoch) == whose
                 for lease in group.leases.get(id_, ())
             ):
-                yield _row(run, group, id_, "foreign", ack.take)
+                yield _row(run, group, id_, "foreign", said.take)
+
+
+def _over(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what was accepted of a lease that an ack or a nak had ended, and naks and extends of
+    one behind which somebody had another one.
+    """
+    for id_, words in group.said.items():
+        done = [each for each in words if _is_accepted(id_, each)]
+        for said in done:
+            ends = [
+                each.take
+                for each in done
+                if each.word != "extend" and each.token == said.token
+                if not each.word == said.word == "ack"
+            ]
+            if said.word != "ack":
+                leases = group.leases.get(id_, ())
+                ends += [lease.take for lease in leases if lease.token > said.token]
+            begun = group.begun[_step(said.take)]
+            for end in ends:
+                if end.host == said.take.host and end.end < begun:
+                    yield _row(run, group, id_, "over", end, said.take)
+
+
+def _is_accepted(id_: int, said: Settlement) -> bool:
+    return said.take.is_ok and id_ not in _lost(said.take)
 
 
 def _held(group: GroupHistory, id_: int, lease: GivenLease, other: RecordedOperation) -> bool:
@@ -445,7 +472,7 @@ def _too_soon(run: Run, group: GroupHistory) -> Iterator[Evidence]:
     """Yield what was given back with a delay, and given again before that was over."""
     for id_, naks in group.said.items():
         for nak in naks:
-            if nak.word != "nak" or not nak.take.is_ok or id_ in _lost(nak.take):
+            if nak.word != "nak" or not _is_accepted(id_, nak):
                 continue
             begun = group.begun[_step(nak.take)]
             until = begun + nak.ms * NS_OF_MS * 99 / 100 - ROUNDING_NS
@@ -704,7 +731,7 @@ def _letters(run: Run) -> Iterator[tuple[Letter, RecordedOperation]]:
 
 
 def dead_letter(run: Run) -> Iterable[Evidence]:
-    """Find dead letters that stand twice, or whose publication is alive."""
+    """Find dead letters that stand twice or were lost, or whose publication is alive."""
     groups = {(group.topic, group.name): group for group in groups_of(run)}
     stood: dict[tuple[str, str, int], dict[tuple[str, int], list[RecordedOperation]]] = {}
     for letter, answer in _letters(run):
@@ -719,12 +746,33 @@ def dead_letter(run: Run) -> Iterable[Evidence]:
         if len(places) > 1:
             one, other, *_ = (each[0] for _, each in sorted(places.items()))
             yield _row(run, group, id_, "twice", one, other)
+        for place, brought in places.items():
+            yield from _not_given(run, group, id_, place, brought)
         for ack in group.accepted.get(id_, ()):
             yield _row(run, group, id_, "acknowledged", ack.take, answers[0])
         for lease in group.leases.get(id_, ()):
             for answer in answers:
                 if _is_before(answer, lease.take):
                     yield _row(run, group, id_, "leased", answer, lease.take)
+
+
+def _not_given(
+    run: Run,
+    group: GroupHistory,
+    id_: int,
+    place: tuple[str, int],
+    answers: list[RecordedOperation],
+) -> Iterator[Evidence]:
+    """Yield a letter that somebody was given, and not who passed its place, or drained."""
+    topic, at = place
+    for life in run.standing.lives_of_topic.get(topic, ()):
+        is_owed = life.start is not None and at > life.start
+        if not is_owed or at in run.standing.given[life.client, topic]:
+            continue
+        cut = BEFORE_ALL if life.cut is None else life.cut
+        is_known = any(one.host == life.host and one.end < cut for one in answers)
+        if at <= life.passed or is_known:
+            yield _row(run, group, id_, f"lost {life.client}", answers[0], life.proof)
 
 
 def _untimely(

@@ -479,12 +479,17 @@ def _check_answer(get: Event) -> None:
         _check_range(get)
 
 
+def _range_of(answer: Event) -> tuple[int, int]:
+    """Return the lowest and the highest id that an answer brings."""
+    runs = [*answer.get("items", ()), *answer.get("delayed", ())]
+    single = [one[0] for name in ("corrupt", "letters") for one in answer.get(name, ())]
+    lowest = min([run[0] for run in runs] + single)
+    return lowest, max([run[0] + run[3] - 1 for run in runs] + single)
+
+
 def _check_range(get: Event) -> None:
     """Raise Malformed if an answer does not begin and end with the ids that it says."""
-    runs = [*get.get("items", ()), *get.get("delayed", ())]
-    single = [one[0] for name in ("corrupt", "letters") for one in get.get(name, ())]
-    lowest = min([run[0] for run in runs] + single)
-    highest = max([run[0] + run[3] - 1 for run in runs] + single)
+    lowest, highest = _range_of(get)
     if get.get("first_id", lowest) != lowest or get.get("last_id", highest) != highest:
         raise Malformed(f"it brings {lowest} to {highest}, and says other ids")
 
@@ -499,6 +504,9 @@ def _check_take(take: Event) -> None:
         raise Malformed(f"no {', '.join(lacking)}")
     if "items" in take or "corrupt" in take:
         _check_answer(take)
+        leases = take.get("leases", ())
+        if leased and _range_of(take) != (min(leases)[0], max(last for _, last, _ in leases)):
+            raise Malformed("it brings other ids than it leases")
 
 
 def _check_gone(get: Event) -> None:

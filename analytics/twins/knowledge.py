@@ -70,6 +70,7 @@ class Knowledge:
         self.ids: dict[str, set[int]] = defaultdict(set)  # topic -> ids at which something stands
         # The same ids: since when on a host they are known, or known to have been given to anybody.
         self.known: dict[tuple[str, int, str | None], Time] = {}
+        # The highest of them at any time, and of those that were leased.
         self.knew: dict[tuple[str, str | None], Marks] = defaultdict(Marks)
         self.reached: dict[tuple[str, str | None], Marks] = defaultdict(Marks)
         # topic -> the ids at which a run of times begins or ends -> the least time that is said
@@ -203,6 +204,8 @@ class Knowledge:
 
     def _told_by_group(self, one: RecordedOperation) -> None:
         ids = [lease.last for lease in one.of_group.leases]
+        if ids:
+            self.knew[one.topic, one.host].add(max(ids), one)
         if one.f == "group" and one.is_ok and one.last_id is not None:
             ids.append(one.last_id)
         if ids:

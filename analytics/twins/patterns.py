@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from analytics.twins.record import NEVER, Evidence, RecordedOperation
+from analytics.twins.knowledge import Marks
+from analytics.twins.record import LANE, NEVER, Evidence, RecordedOperation
 from analytics.twins.run import Run
 from analytics.twins.standing import SubscribedSpan
 
@@ -49,7 +50,7 @@ class Followed:
 
 
 def missed(run: Run) -> Iterator[Evidence]:
-    """Find what was first tried while somebody followed a pattern, and was kept from him.
+    """Find what was put while somebody followed a pattern, and was kept from him.
 
     Not judged of who was told that there was no room, nor in an application's record: its
     principal may have no right to read what the pattern has.
@@ -60,7 +61,8 @@ def missed(run: Run) -> Iterator[Evidence]:
     if not lives:
         return
     full = {get.client for get in run.of("get") if get.error == NO_ROOM}
-    topics = sorted({put.topic for put in run.of("put") if put.may_have_happened})
+    put_to = (put.topic for put in run.of("put") if put.may_have_happened)
+    topics = sorted({topic.removesuffix(LANE) for topic in put_to})
     for life in lives:
         for topic in topics if life.client not in full else ():
             if has(life.topic, topic) and not _has_left(run, life.client, topic):
@@ -77,24 +79,36 @@ def _missed(run: Run, followed: Followed) -> Iterator[Evidence]:
     asked = [get for get in run.answers if get.client == life.client and _is_silent(get)]
     asked = [get for get in asked if life.covers(get)]
     for put in run.of("put"):
-        is_nowhere = put.topic == topic and put.is_ok and not put.is_duplicate
+        is_nowhere = put.topic.removesuffix(LANE) == topic and put.is_ok and not put.is_duplicate
         if is_nowhere and put.first_id == 0 and life.covers(put):
             last = max((get for get in asked if get.invoke > put.end), key=_end, default=None)
             if last is not None and not _asks_anew(run, life, put, last):
                 yield _row(run, followed, life.proof, put)
-    if not _is_new(run, followed):
-        return
-    ids = run.knowledge.ids.get(topic, set())
     given = run.standing.given.get((life.client, topic), set())
+    lowest, fresh = NEVER, Marks()
+    for put in _stored_during(run, followed):
+        ids = range(put.first_id or 0, (put.first_id or 0) + put.count)
+        lowest = min((lowest, *(id_ for id_ in ids if id_ not in given)))
+        fresh.add(ids[-1], put)
+    fresh.seal()
     one = run.standing.subscriptions.get((life.client, topic))
     for sub in one.subs if one is not None else ():
-        is_brought = sub.is_ok and sub.resumed and sub.last_id is not None and life.covers(sub)
-        if is_brought and any(id_ <= (sub.last_id or 0) and id_ not in given for id_ in ids):
+        if sub.is_ok and sub.resumed and (sub.last_id or 0) >= lowest and life.covers(sub):
             yield _row(run, followed, life.proof, sub)
     for get in asked:
-        known = run.knowledge.known_before(topic, get.host, get.invoke)
+        known = fresh.before(get.invoke)
         if known is not None and known.id > _had(run, life.client, topic, get):
             yield _row(run, followed, life.proof, get)
+
+
+def _stored_during(run: Run, followed: Followed) -> Iterator[RecordedOperation]:
+    """Yield the PUTs that have surely stored something since a life began: behind where the
+    pattern's subscription to their topic did.
+    """
+    for put in run.stored_in.get(followed.topic, ()):
+        is_here = put.host == followed.life.host and put.invoke > followed.life.begin
+        if is_here and not put.is_duplicate:
+            yield put
 
 
 def _is_silent(get: RecordedOperation) -> bool:
@@ -104,13 +118,6 @@ def _is_silent(get: RecordedOperation) -> bool:
 
 def _end(operation: RecordedOperation) -> float:
     return operation.end
-
-
-def _is_new(run: Run, followed: Followed) -> bool:
-    """Whether all that may stand in a topic was sent after a life's begin."""
-    life = followed.life
-    puts = [put for put in run.of("put") if put.topic == followed.topic and put.may_have_happened]
-    return all(put.host == life.host and put.invoke > life.begin for put in puts)
 
 
 def _had(run: Run, client: str, topic: str, get: RecordedOperation) -> float:

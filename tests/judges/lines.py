@@ -81,6 +81,8 @@ EVENTS: Final[tuple[Row, ...]] = (
      "left_ms": 9, "lease_ms": 100, "lost": [[3, 3]], "items": [[5, "p", 1, 2]]},
     {**ANSWERED, "f": "take", "topic": "t", "count": 1, "token": 3, "leases": [[5, 5, 1]],
      "left_ms": 9, "letters": [[5, "t", "g", 1]]},
+    {**ANSWERED, "f": "take", "topic": "t", "count": 1, "token": 3, "leases": [[5, 5, 1]],
+     "left_ms": 9, "items": [[5, "p", 1, 1]]},
     {**ANSWERED, "f": "take", "topic": "t", "count": 0},
     {"type": "invoke", "f": "put", "topic": "t\x1fdelayed", "counter": 1, "count": 2,
      "delays": [[1, 2, 100]]},

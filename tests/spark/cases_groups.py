@@ -193,8 +193,9 @@ def what_two_had_at_once_is_shared(run: RunRecorder) -> Expected:
     made(run)
     one = took(run, "a", 1, 1, [1, 1, 1])
     two = took(run, "b", 1, 2, [1, 1, 2])
-    took(run, "a", 2, 0, max_count=None, extends=[[3, 9, 9, 5]])
-    return {"group_lease": [of_group(run, 1, "shared", one, two)]}
+    three = took(run, "a", 2, 0, max_count=None, extends=[[3, 9, 9, 5]])
+    rows = [of_group(run, 1, "shared", one, two), of_group(run, 9, "foreign", three)]
+    return {"group_lease": rows}
 
 
 @case

@@ -274,6 +274,26 @@ LINES: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("leases", "items"),
+    [
+        ([[3, 3, 1]], [[4, "q", 1, 1]]),
+        ([[3, 4, 1]], [[2, "q", 1, 2]]),
+        ([[3, 3, 1], [7, 7, 1]], [[3, "q", 1, 2]]),
+    ],
+)
+def test_a_take_that_brings_other_ids_than_it_leases_is_a_hole(
+    tmp_path: Path, leases: list[list[int]], items: list[list[Any]]
+) -> None:
+    run = recorded()
+    run.complete(run.invoke("a", "group", "t", group="g"), "ok", last_id=2, resumed=False)
+    take = run.invoke("a", "take", "t", group="g", number=1, max_count=9)
+    told = {"token": 1, "left_ms": 9, "count": sum(last - first + 1 for first, last, _ in leases)}
+    run.complete(take, "ok", **told, leases=leases, items=items)
+    reasons = judge(write(tmp_path, run)).reasons
+    assert "malformed: history/a.jsonl:4: it brings other ids than it leases" in reasons
+
+
 @pytest.mark.parametrize("change", LINES.values(), ids=LINES)
 def test_a_line_that_no_recorder_writes_is_a_hole(
     tmp_path: Path, change: Callable[[Path], None]
