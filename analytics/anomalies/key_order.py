@@ -8,7 +8,8 @@ from pyspark.sql import DataFrame, WindowSpec
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.common.schema import DIGEST_DIGITS, evidence, operation
+from analytics.common import intervals
+from analytics.common.schema import DIGEST_DIGITS, KEY, evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.groups import (
     GROUP,
@@ -21,6 +22,7 @@ from analytics.tables.groups import (
     said_keys_of,
     takes_of,
 )
+from analytics.tables.runs import acknowledged_runs
 from analytics.tables.tables import Tables
 
 OF_KEY = (*GROUP, "key")
@@ -57,14 +59,17 @@ def _changed(tables: Tables) -> DataFrame:
 
 
 def _put_keys_of(tables: Tables) -> DataFrame:
-    """Return (run_id, topic, id, key, seen) of what was put with a key, and acknowledged."""
-    puts = tables.told.where((F.col("f") == "put") & (F.size("keyed") > 0))
-    start = (F.col("place") * DIGEST_DIGITS + 1).cast("int")
-    digest = F.substr("keys", start, F.lit(DIGEST_DIGITS))
-    ids = F.posexplode("keyed").alias("place", "id")
-    return puts.select("run_id", "topic", "keys", operation().alias("seen"), ids).select(
-        *("run_id", "topic", "id", "seen"), digest.alias("key")
-    )
+    """Return (run_id, topic, id, key, seen) of what was acknowledged by a PUT that names keys: ""
+    where it names none.
+    """
+    said = tables.told.where((F.col("f") == "put") & (F.size("keyed") > 0))
+    puts = acknowledged_runs(tables.puts).select(*KEY, "topic", "first", "last")
+    both = puts.join(said.select(*KEY, "keyed", "keys"), list(KEY))
+    ids = intervals.exploded(both.select("*", operation().alias("seen")), "id")
+    place = F.array_position("keyed", F.col("id"))
+    start = ((place - 1) * DIGEST_DIGITS + 1).cast("int")
+    key = F.when(place > 0, F.substr("keys", start, F.lit(DIGEST_DIGITS))).otherwise("")
+    return ids.select("run_id", "topic", "id", "seen", key.alias("key"))
 
 
 def _together(leases: DataFrame) -> DataFrame:

@@ -624,11 +624,15 @@ def key_order(run: Run) -> Iterable[Evidence]:
 
 
 def _keys_put(run: Run, topic: str) -> dict[int, dict[str, RecordedOperation]]:
-    """Return the digests of the keys with which something was put, by id, with its PUT."""
+    """Return the digests of the keys with which something was put, by id, with its PUT.
+
+    One that names the keys of others, and not of an id that it has stored, says "" of it.
+    """
     found: dict[int, dict[str, RecordedOperation]] = defaultdict(dict)
-    for put in run.of("put"):
-        for id_, digest in put.keys.items() if put.is_ok and put.topic == topic else ():
-            found[id_].setdefault(digest, put)
+    for put in run.stored_in.get(topic, ()):
+        first = put.first_id or 0
+        for id_ in range(first, first + put.count) if put.keys else ():
+            found[id_].setdefault(put.keys.get(id_, ""), put)
     return found
 
 
