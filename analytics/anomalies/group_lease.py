@@ -4,7 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.common.schema import evidence
+from analytics.common.schema import NUMBER_MAX, evidence
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.groups import (
     GROUP,
@@ -15,6 +15,7 @@ from analytics.tables.groups import (
     in_vain,
     is_accepted,
     leases_of,
+    letters_of,
     named,
     settlements_of,
     takes_of,
@@ -33,7 +34,7 @@ def group_lease(tables: Tables) -> DataFrame:
     leases = settled(leases_of(takes))
     said = settled(settlements_of(takes))
     return (
-        _shared(takes, leases, said)
+        _shared(takes, leases, said, letters_of(tables.told, tables.worked))
         .unionByName(_soon(leases, said))
         .unionByName(_refused(tables, leases, said))
         .unionByName(_jumps(tables, leases))
@@ -42,25 +43,22 @@ def group_lease(tables: Tables) -> DataFrame:
     )
 
 
-def _shared(takes: DataFrame, leases: DataFrame, said: DataFrame) -> DataFrame:
-    """Find leases of which a newer one was answered before they can have run out.
+def _shared(takes: DataFrame, leases: DataFrame, said: DataFrame, letters: DataFrame) -> DataFrame:
+    """Find leases of which a newer one, or a dead letter, came before they can have run out.
 
     Until then nothing else was said of the older one than extensions, of which the shortest counts;
     and its client had no newer process then.
     """
-    newer = leases.select(
-        *ID,
-        F.col("token").alias("new_token"),
-        F.col("at").alias("new_at"),
-        F.col("end_ns").alias("new_ns"),
-        F.col("seen").alias("new_seen"),
-    )
+    beyond = F.lit(NUMBER_MAX + 1).cast("bigint")  # above all tokens
+    newer = _as_newer(leases, F.col("token")).unionByName(_as_newer(letters, beyond))
     others = said.where(F.col("word") != "acks").groupBy(*LEASE, "client_id").agg(
         F.min(_until()).alias("shortest_ns"),
         F.count_if(F.col("word") == "naks").alias("naks"),
         F.count_if(is_accepted()).alias("accepted"),
     )  # fmt: skip
     is_newer = (F.col("new_token") > F.col("token")) & (F.col("new_at") == F.col("at"))
+    is_letter = F.col("new_token") == beyond  # one of before: then it is leased though dead
+    is_newer = is_newer & (~is_letter | (F.col("new_ns") > F.col("invoke_ns")))
     both = settled(leases.join(newer, list(ID)).where(is_newer & F.col("invoke_ns").isNotNull()))
     told = both.join(others, [*LEASE, "client_id"], "left")
     until_ns = F.col("invoke_ns") + F.col("left_ms") * NS_OF_MS
@@ -76,6 +74,16 @@ def _shared(takes: DataFrame, leases: DataFrame, said: DataFrame) -> DataFrame:
         .groupBy(*ID)
         .agg(F.min(F.struct("seen", "new_seen")).alias("proof"))
         .select(*evidence(**named("shared"), operations=F.array("proof.seen", "proof.new_seen")))
+    )
+
+
+def _as_newer(given: DataFrame, token: Column) -> DataFrame:
+    return given.select(
+        *ID,
+        token.alias("new_token"),
+        F.col("at").alias("new_at"),
+        F.col("end_ns").alias("new_ns"),
+        F.col("seen").alias("new_seen"),
     )
 
 

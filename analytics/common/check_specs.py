@@ -115,9 +115,9 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
         " token), or what was said to be settled is given or open again (settled, back)"
     ),
     "group_lease": CheckSpec(
-        "a publication was leased to another while a lease of it held (shared), more attempts are"
-        " missing than can have been given unseen (jump), or what was said of a lease was accepted"
-        " of who never had it (foreign), or when it was over (over)",
+        "a publication was leased to another, or given up, while a lease of it held (shared), more"
+        " attempts are missing than can have been given unseen (jump), or what was said of a lease"
+        " was accepted of who never had it (foreign), or when it was over (over)",
         needs_whole=Part.HISTORY,  # the nak that gave it back, the TAKE that was given it
     ),
     "group_lost": CheckSpec(

@@ -376,7 +376,12 @@ def _tokens(run: Run, group: GroupHistory) -> Iterator[Evidence]:
 
 
 def group_lease(run: Run) -> Iterable[Evidence]:
-    """Find leases that were given while an older one held, and attempts that jump."""
+    """Find leases, and dead letters, that were given while an older lease held, and attempts that
+    jump.
+    """
+    letters: dict[tuple[str, str, int], list[RecordedOperation]] = defaultdict(list)
+    for letter, answer in _letters(run):
+        letters[letter.topic, letter.group, letter.from_id].append(answer)
     for group in groups_of(run):
         yield from _foreign(run, group)
         yield from _over(run, group)
@@ -389,6 +394,10 @@ def group_lease(run: Run) -> Iterable[Evidence]:
                 for other in leases:
                     if other.token > one.token and _held(group, id_, one, other.take):
                         yield _row(run, group, id_, "shared", one.take, other.take)
+                for answer in letters.get((group.topic, group.name, id_), ()):
+                    is_behind = answer.end > one.take.invoke  # else it is leased though dead
+                    if is_behind and _held(group, id_, one, answer):
+                        yield _row(run, group, id_, "shared", one.take, answer)
             attempts = {lease.attempt for lease in leases}
             if max(attempts) - len(attempts) > hidden and not run.is_application:
                 most = max(leases, key=lambda lease: (lease.attempt, lease.take.key))
@@ -434,7 +443,9 @@ def _is_accepted(id_: int, said: Settlement) -> bool:
 
 
 def _held(group: GroupHistory, id_: int, lease: GivenLease, other: RecordedOperation) -> bool:
-    """Whether a lease surely still held when another TAKE, with a later one, had ended."""
+    """Whether a lease surely still held when another TAKE, with a later one, had ended; or an
+    answer with its dead letter.
+    """
     take = lease.take
     if take.host != other.host or take.invoke == BEFORE_ALL:
         return False
