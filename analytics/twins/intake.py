@@ -647,6 +647,16 @@ def _check_truth(row: Mapping[str, Any]) -> None:
 
 def size_of(rows: list[Event]) -> int:
     """Return how many publications rows are about, each time anew."""
-    put: int = sum(row.get("count", 0) for row in rows if row["type"] == "invoke")
-    given: int = sum(row.get("count", 0) for row in rows if row["f"] == "get")
-    return put + given
+    return sum(_size_of(row) for row in rows)
+
+
+def _size_of(row: Event) -> int:
+    f, kind = row["f"], row["type"]
+    if f == "put":
+        return int(row.get("count", 0)) if kind == "invoke" else 0
+    if f in HANDLINGS or (f == "get" and is_told_of_purge(row)):
+        return int(row["last_id"] - row.get("first_id", row["last_id"]) + 1)
+    if f == "take" and kind == "invoke":
+        runs = [run for name in ("acks", "naks", "extends") for run in row.get(name, ())]
+        return sum(last - first + 1 for _, first, last, *_ in runs)
+    return int(row.get("count", 0)) if f in ("get", "take") else 0

@@ -435,6 +435,22 @@ def test_a_run_in_which_nothing_happened_proves_nothing(tmp_path: Path) -> None:
     assert len(judge(write(tmp_path, run)).reasons) == 3
 
 
+@pytest.mark.parametrize(
+    ("f", "fields", "told"),
+    [
+        ("get", {}, ("fail", {"error": "purged", "first_id": 1, "last_id": 6_000_000})),
+        ("take", {"group": "g", "acks": [[1, 1, 6_000_000]]}, ("ok", {"count": 0})),
+    ],
+)
+def test_what_is_too_much_for_this_judge_it_says(
+    tmp_path: Path, f: str, fields: dict[str, Any], told: tuple[str, dict[str, Any]]
+) -> None:
+    run = recorded()
+    run.complete(run.invoke("r", f, "t", **fields), told[0], **told[1])
+    reasons = judge(write(tmp_path, run)).reasons
+    assert reasons == ("over 5000000 publications: too many for this judge",)
+
+
 def test_what_a_subscriber_is_told_is_gone_was_not_delivered(tmp_path: Path) -> None:
     run = RunRecorder()
     run.sub("s", "t", 0)
