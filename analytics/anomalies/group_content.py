@@ -60,8 +60,13 @@ def _tried(brought: DataFrame, tables: Tables) -> DataFrame:
         brought.select(*PUBLICATION).distinct()
         .withColumn("bucket", intervals.bucket_of(F.col("counter")))
     )  # fmt: skip
-    puts = only(counters_of_puts(tables.puts), wanted, (*PUBLICATION[:3], "bucket")).select(
-        *PUBLICATION[:3], "bucket", "first", "last", "outcome", one_host(), "invoke_ns"
+    ok = F.col("outcome") == "ok"
+    up = F.when(ok & (F.col("first_id") > 0), F.col("first_id") - F.col("first_counter"))
+    own = counters_of_puts(tables.puts.withColumn("up", up))
+    nowhere = ok & (F.col("first_id") == 0) & ~F.col("duplicate")
+    puts = only(own, wanted, (*PUBLICATION[:3], "bucket")).select(
+        *(*PUBLICATION[:3], "bucket", "first", "last", "outcome", one_host(), "invoke_ns", "up"),
+        nowhere.alias("is_nowhere"),
     )
     tries = (
         wanted.join(puts, [*PUBLICATION[:3], "bucket"])
@@ -69,6 +74,8 @@ def _tried(brought: DataFrame, tables: Tables) -> DataFrame:
         .groupBy(*PUBLICATION)
         .agg(
             F.count_if(F.col("outcome") != "fail").alias("chances"),
+            F.count_if("is_nowhere").alias("denials"),
+            F.collect_set(F.col("counter") + F.col("up")).alias("placed"),
             F.min(F.when(F.col("outcome") != "fail", F.col("at"))).alias("one_at"),
             F.max(F.when(F.col("outcome") != "fail", F.col("at"))).alias("other_at"),
             F.min(F.when(F.col("outcome") != "fail", F.coalesce("invoke_ns", F.lit(EVER)))).alias(
@@ -77,9 +84,10 @@ def _tried(brought: DataFrame, tables: Tables) -> DataFrame:
         )
     )
     here = (F.col("one_at") == F.col("at")) & (F.col("other_at") == F.col("at"))
+    is_nowhere = (F.col("denials") > 0) & ~F.array_contains("placed", F.col("id"))
     word = (
         F.when(F.col("chances").isNull(), "phantom")
-        .when(F.col("chances") == 0, "aborted")
+        .when((F.col("chances") == 0) | is_nowhere, "aborted")
         .when(here & (F.col("sent_ns") > F.col("end_ns")), "future")
     )
     found = brought.join(tries, list(PUBLICATION), "left").withColumn("word", word)

@@ -828,7 +828,7 @@ def group_content(run: Run) -> Iterable[Evidence]:
                     publication = (producer, group.topic, counter)
                     others = run.knowledge.places.get(publication, set()) | places[publication]
                     at = {*run.knowledge.at.get((group.topic, id_), ()), *brought[group.topic, id_]}
-                    for word in _wrong(run, take, publication):
+                    for word in _wrong(run, take, publication, id_):
                         yield _row(run, group, id_, word, take)
                     if len(at) > 1:
                         yield _row(run, group, id_, "other", take)
@@ -845,12 +845,22 @@ def _brought(run: Run) -> dict[tuple[str, int], set[Publication]]:
     return found
 
 
-def _wrong(run: Run, take: RecordedOperation, publication: Publication) -> Iterator[str]:
+def _wrong(run: Run, take: RecordedOperation, publication: Publication, id_: int) -> Iterator[str]:
     tries = run.knowledge.tries.get(publication, [])
     first = run.knowledge.first_try(publication)
     if not tries:
         yield "phantom"
-    elif not any(put.may_have_happened for put in tries):
+    elif not any(put.may_have_happened for put in tries) or _is_nowhere(tries, publication, id_):
         yield "aborted"
     elif first is not None and first.host == take.host and first.time > take.end:
         yield "future"
+
+
+def _is_nowhere(tries: list[RecordedOperation], publication: Publication, id_: int) -> bool:
+    """Whether a try was answered that it is stored nowhere, and none that it is under that id."""
+    return any(
+        put.is_ok and put.first_id == 0 and not put.is_duplicate for put in tries
+    ) and not any(
+        put.placed and (put.first_id or 0) - (put.counter or 0) == id_ - publication[2]
+        for put in tries
+    )
