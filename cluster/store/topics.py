@@ -27,6 +27,7 @@ from flotilla_client.policies import Policy
 from flotilla_client.protocol import has_wildcard, matches
 
 STALE_CURSORS_MIN: Final = 16  # in a heap of cursors: fewer are not worth sweeping
+STALE_TIMES_MIN: Final = 1_000  # the same of times at which nothing gets too old any more
 TOPIC_COLUMNS: Final = "number, name, last_id, active, added_bytes, crc"
 
 
@@ -236,10 +237,10 @@ class Topics:
         self._dirty_policies: set[Topic] = set()
         self._dirty_expiries: set[Topic] = set()
         self._stirred: set[Topic] = set()  # see take_stirred
-        # Topics of which something gets too old: (the log's time, number, topic), and some that
-        # were found to be due later, or not at all.
-        self._due: list[tuple[int, int, Topic]] = []
-        self._awaited: dict[int, int] = {}  # by number: for when
+        # Numbers of topics of which something gets too old, by the log's time, and some of which
+        # nothing does then. A topic that has died and lives again may be another object.
+        self._due: list[tuple[int, int]] = []
+        self._awaited: dict[int, tuple[int, Topic]] = {}  # by number: for when
         self.active: dict[str, Topic] = {}
         self._names: list[str] = []  # of the active ones, sorted: kept so, or a page costs them all
         self.by_client: dict[str, dict[str, Topic]] = {}
@@ -422,6 +423,7 @@ class Topics:
     def _deactivate(self, topic: Topic) -> None:
         if not topic.is_active:
             topic.expiry = None
+            self._awaited.pop(topic.number, None)
             self._losses.pop(topic.name, None)
             self._stirred.add(topic)
             self._left[topic.name] = self.active.pop(topic.name)
@@ -482,7 +484,6 @@ class Topics:
         assert not topic.subscribers, topic
         assert not topic.groups, topic
         topic.retention = None
-        self._awaited.pop(topic.number, None)
         topic.find_floor()
         self._dirty_policies.add(topic)
         self._touch(topic)
@@ -515,9 +516,11 @@ class Topics:
         """Let the log's time pass; return the topics of which something was too old to be kept."""
         found: list[Topic] = []
         while self._due and self._due[0][0] <= log_ms:
-            due_ms, number, topic = heapq.heappop(self._due)
-            if self._awaited.get(number) == due_ms:
-                del self._awaited[number]
+            due_ms, number = heapq.heappop(self._due)
+            awaited_ms, topic = self._awaited.get(number, (NEVER, None))
+            if topic is None or awaited_ms != due_ms:
+                continue
+            del self._awaited[number]
             if topic.expiry is not None and topic.expiry.pass_to(log_ms):
                 topic.find_floor()
                 self._touch(topic)
@@ -544,9 +547,12 @@ class Topics:
         """Have it looked at when something gets too old; then, or sooner, it may be already."""
         ages = [each.due_ms for each in (topic.retention, topic.expiry) if each is not None]
         due_ms = min((each for each in ages if each is not None), default=None)
-        if due_ms is not None and due_ms < self._awaited.get(topic.number, due_ms + 1):
-            self._awaited[topic.number] = due_ms
-            heapq.heappush(self._due, (due_ms, topic.number, topic))
+        if due_ms is not None and due_ms < self._awaited.get(topic.number, (NEVER, topic))[0]:
+            self._awaited[topic.number] = due_ms, topic
+            if len(self._due) > 2 * len(self._awaited) + STALE_TIMES_MIN:
+                self._due = sorted((at_ms, each) for each, (at_ms, _) in self._awaited.items())
+            else:
+                heapq.heappush(self._due, (due_ms, topic.number))
 
     def _touch(self, topic: Topic) -> None:
         """Have the rows written that say its floor: it may have moved, over what is unread."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chaos.simulation.checks.reference import Reference
-from cluster.store import expiry, groups
+from cluster.store import expiry, groups, topics
 from cluster.store.commands import (
     Advance,
     DamagedEntry,
@@ -146,6 +146,50 @@ def test_a_policy_keeps_nothing_that_has_expired(bench: ExpiryBench) -> None:
     bench.passing(100)
     assert bench.floor == 1
     assert bench.store.read_from("t", 2, 9, 99).first_id == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_a_topic_that_died_and_lives_again_forgets_what_has_expired_as_any_other(
+    bench: ExpiryBench, is_reopened: bool
+) -> None:
+    bench.publish(expiring(b"1", 10_000))
+    bench.ok(Unsubscribe("s", None, "t", None))
+    bench.store.collect_garbage(100)
+    bench.ok(Subscribe("s", None, "t", None))
+    bench.publish(expiring(b"2", 60_000))
+    if is_reopened:
+        bench.reopen()
+    bench.passing(10_000)
+    assert (bench.floor, bench.read()) == (1, [2])
+    bench.passing(50_000)
+    assert (bench.floor, bench.read()) == (2, ("expired", 2, 2))
+    assert bench.store.has_ages is False
+
+
+def test_a_topic_that_lives_again_may_be_due_when_the_one_before_it_was(bench: ExpiryBench) -> None:
+    bench.publish(expiring(b"1", 10_000))
+    bench.ok(Unsubscribe("s", None, "t", None))
+    bench.store.collect_garbage(100)
+    bench.passing(1_000)
+    bench.ok(Subscribe("s", None, "t", None))
+    bench.publish(expiring(b"2", 9_000))
+    bench.publish(expiring(b"3", 90_000))
+    bench.passing(9_000)
+    assert (bench.floor, bench.read(2)) == (2, [3])
+
+
+def test_times_of_topics_that_have_died_need_no_memory(
+    bench: ExpiryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "STALE_TIMES_MIN", 2)
+    for ms in range(10_000, 9_980, -1):
+        bench.publish(expiring(b"x", ms))
+        bench.ok(Unsubscribe("s", None, "t", None))
+        bench.ok(Subscribe("s", None, "t", None))
+    assert len(bench.store._topics._due) <= 5
+    bench.publish(expiring(b"x", 100))
+    bench.passing(100)
+    assert bench.floor == 21
 
 
 def test_who_asks_behind_what_others_have_acknowledged_is_told_so(bench: ExpiryBench) -> None:

@@ -582,6 +582,22 @@ def test_what_gets_too_old_goes_from_a_topic_that_was_deleted_and_made_again(
     assert bench.kept() == []
 
 
+def test_a_topic_that_is_made_again_may_be_due_when_the_one_before_it_was(
+    bench: PolicyBench,
+) -> None:
+    bench.create("10s")
+    bench.texts(1)
+    bench.ok(DeleteTopic("t", False, False))
+    while bench.store.collect_garbage(10):
+        bench.store.commit()
+    bench.now_ms += 1_000
+    bench.create("9s")
+    bench.texts(1)
+    bench.now_ms += 9_000
+    bench.ok(Raise(LEVEL_OF_TOPICS))
+    assert bench.kept() == []
+
+
 def test_joined_stretches_end_where_the_later_one_of_a_pair_does() -> None:
     kept = retention.Retention(Policy(keep="ms", amount=retention.PARTS), 0)
     count = retention.STRETCHES_MAX + 1
