@@ -31,6 +31,7 @@ import zmq
 from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.checks import Duration
 from flotilla_client.client import (
+    CLOSE_MS,
     MESSAGES_COUNT,
     NOT_GIVEN_BACK,
     NOT_TOLD,
@@ -108,7 +109,7 @@ from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicI
 from flotilla_client.soon import Unanswered, no_room
 from flotilla_client.spans import Tracer
 from flotilla_client.state import OUTBOX_BYTES_MAX
-from flotilla_client.turns import busy
+from flotilla_client.turns import LOOK_MS, busy
 from flotilla_client.work import (
     PREFETCH,
     GroupSettings,
@@ -449,8 +450,7 @@ class _AsyncParts:
                     case Close(endpoint):
                         self.close(endpoint)
                     case Pause(wait_ms):
-                        self.session.check_going_on()
-                        await asyncio.sleep(wait_ms / 1000)
+                        await self._pause(now_ms() + wait_ms)
                         actions = exchange.resumed(now_ms())
                     case Send():
                         self.session.check_going_on()
@@ -459,6 +459,12 @@ class _AsyncParts:
                         actions = await self._listen(exchange, endpoint, timeout_ms, box)
                     case _:
                         assert_never(action)
+
+    async def _pause(self, until_ms: float) -> None:
+        self.session.check_going_on()
+        while (left_ms := until_ms - now_ms()) > 0:
+            await asyncio.sleep(min(left_ms, LOOK_MS) / 1000)
+            self.session.check_going_on()
 
     async def _send(self, exchange: Exchange, ask: Ask, action: Send, box: _Box) -> list[Action]:
         ask.request.request_id = action.request_id
@@ -677,7 +683,8 @@ class AsyncClient:
             producer.begin_closing()
         for producer in producers:
             await _finished(producer, end_ms)
-        async with _AsyncTurn(parts.lock, end_ms) as turn:
+        # Its time may be over, as it waited for answers; who is under way ends at the next look.
+        async with _AsyncTurn(parts.lock, max(end_ms, now_ms() + CLOSE_MS)) as turn:
             await turn.take()
             for endpoint in tuple(parts.links):
                 parts.close(endpoint)
@@ -1151,15 +1158,17 @@ class AsyncMessages(AsyncIterator[Message]):
             if kind is None:
                 self._loop.end_in_order(self._client._readers)
         finally:  # the disk may refuse the acknowledgment: the loop has ended all the same
-            await self.aclose()
+            await self.close()
 
     def __del__(self) -> None:
         self._loop.leave()
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """End the loop; with "auto", the message in hand comes again."""
         self._loop.leave()
         self._loop.has_ended = True
+
+    aclose = close  # what `contextlib.aclosing` calls
 
 
 class AsyncWorkItems(AsyncIterator[WorkItem]):
@@ -1184,7 +1193,7 @@ class AsyncWorkItems(AsyncIterator[WorkItem]):
             await client._take(book, *wish, end_ms)
             end_ms = client._end_ms()
             if wish[0] and loop.is_idle:
-                await self.aclose()
+                await self.close()
                 raise StopAsyncIteration
         return item
 
@@ -1208,9 +1217,11 @@ class AsyncWorkItems(AsyncIterator[WorkItem]):
     def __del__(self) -> None:
         self._loop.leave(is_done=False)
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """End the loop; what it was left with is given back, now."""
         await self._end(is_done=False)
+
+    aclose = close  # what `contextlib.aclosing` calls
 
     async def _end(self, is_done: bool) -> None:
         if self._loop.leave(is_done):

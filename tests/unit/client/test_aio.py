@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from flotilla_client import AsyncClient, Client, FlotillaError, NotSubscribed, Unavailable
+from flotilla_client.aio import AsyncMessages, AsyncWorkItems
+from flotilla_client.client import Messages, WorkItems
 from flotilla_client.protocol import GET, PUT, TAKE
 from tests.unit.fake_node import TIMEOUT_S, FakeCluster, FakeNode, client_of
 
@@ -25,6 +27,8 @@ def test_it_offers_what_the_client_offers() -> None:
         return {name for name in vars(kind) if not name.startswith("_")}
 
     assert public(AsyncClient) == public(Client)
+    assert public(AsyncMessages) == public(Messages) | {"aclose"}
+    assert public(AsyncWorkItems) == public(WorkItems) | {"aclose"}
 
 
 def test_what_is_put_is_got_once_and_in_order(node: FakeNode) -> None:

@@ -36,7 +36,7 @@ from flotilla_client.operations import Ask
 from flotilla_client.protocol import ACK, GET, PUT, TAKE, Reply, Request
 from flotilla_client.retry import Listen
 from flotilla_client.turns import LOOK_MS
-from tests.unit.fake_node import FakeNode, client_of, impatient
+from tests.unit.fake_node import FakeNode, client_of, impatient, nak
 from tests.unit.interrupting import breaks_off, interrupted, is_collected
 
 TIMEOUT_S = 0.8
@@ -429,6 +429,49 @@ def test_a_pause_that_a_node_has_asked_for_ends_with_closing(node: FakeNode) -> 
     assert isinstance(error, Unavailable)
     assert took_ms < DEADLINE_MS + SLACK_MS
     session.state.close()
+
+
+def test_closing_waits_for_a_task_under_way_where_its_own_deadline_is_over(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    """What was published soon has taken all of it, and another task still has the turn."""
+    node.always("SUB", "deaf")
+    node.always(PUT, "deaf")
+
+    async def closed() -> float:
+        client = AsyncClient(node.endpoint, state_dir=tmp_path, timeout=TIMEOUT_S)
+        future = await client.publish_soon("t", "a", timeout=10 * TIMEOUT_S)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(TIMEOUT_S / 2)
+        subscribing = asyncio.create_task(client.subscribe("t"))
+        begun_ms = now_ms()
+        await closing
+        took_ms = now_ms() - begun_ms
+        for ended in (subscribing, future):
+            with pytest.raises(Unavailable):
+                await ended
+        return took_ms
+
+    assert asyncio.run(closed()) < DEADLINE_MS / 2 + CLOSE_MS + SLACK_MS
+    client_of(node, tmp_path).close()
+
+
+def test_a_task_s_pause_ends_with_closing(node: FakeNode) -> None:
+    node.always("SUB", nak("overloaded", retry_after_ms=5_000))
+
+    async def closed() -> float:
+        client = AsyncClient(node.endpoint, state_dir=node.new_directory(), timeout=60)
+        subscribing = asyncio.create_task(client.subscribe("t"))
+        await asyncio.to_thread(node.await_requests, "SUB", 1)
+        await asyncio.sleep(LOOK_MS / 1000)  # it has heard that it is to wait
+        begun_ms = now_ms()
+        await client.close()
+        took_ms = now_ms() - begun_ms
+        with pytest.raises(Unavailable, match="closed"):
+            await subscribing
+        return took_ms
+
+    assert asyncio.run(closed()) < LOOK_MS + SLACK_MS
 
 
 def test_many_tasks_at_a_full_queue_all_end_at_the_deadline(
