@@ -436,10 +436,16 @@ class Session:
     def _gets_within(
         self, topic: str | None, timeout_ms: float, max_count: int
     ) -> Iterator[tuple[Steps[Delivery | None], float]]:
-        """Yield GETs that all end in time: what a node does not wait is left for its answer."""
+        """Yield GETs that all end in time: what a node does not wait is left for its answer.
+
+        What is before them, to take up the id, has all of the time.
+        """
         end_ms = now_ms() + timeout_ms
         margin_ms = min(ANSWER_MS_MAX, timeout_ms * ANSWER_SHARE)
-        while (left_ms := end_ms - now_ms()) > 0:
+        if not self.operations.is_open:
+            yield self.operations.opened(), timeout_ms
+        while True:
+            left_ms = end_ms - now_ms()
             wait_ms = max(0, int(min(MESSAGES_WAIT_MS, left_ms - margin_ms)))
             yield self.operations.get(topic, wait_ms, max_count), left_ms - wait_ms
             if end_ms - now_ms() <= margin_ms:

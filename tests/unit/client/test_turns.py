@@ -24,6 +24,7 @@ from flotilla_client import (
     Busy,
     Client,
     Closed,
+    Delivery,
     FlotillaError,
     LeaseLost,
     Overloaded,
@@ -32,7 +33,7 @@ from flotilla_client import (
 from flotilla_client import producer as producer_module
 from flotilla_client.client import CLOSE_MS, WORDS_MS_MAX, now_ms
 from flotilla_client.observer import Operation, Outcome, Silent
-from flotilla_client.operations import Ask
+from flotilla_client.operations import Ask, Operations, Steps
 from flotilla_client.protocol import ACK, GET, PUT, TAKE, Reply, Request
 from flotilla_client.retry import Listen
 from flotilla_client.turns import LOOK_MS
@@ -238,6 +239,59 @@ def test_a_flush_that_opens_the_client_has_one_deadline(has_tasks: bool, node: F
     assert isinstance(error, Unavailable)
     assert len(node.of_type(PUT)) >= 1
     assert LONG_S <= took_ms / 1000 < LONG_S + SLACK_MS / 1000
+
+
+@pytest.mark.parametrize("has_tasks", [False, True])
+def test_a_get_with_a_timeout_has_all_of_it_to_take_up_the_id(
+    has_tasks: bool, node: FakeNode
+) -> None:
+    """Its first attempt meets silence, and takes a second: more than is left for an answer."""
+    directory = node.new_directory()
+    with client_of(node, directory) as client:
+        client.subscribe("t")
+        client.publish("t", "a")
+    node.script("REQUEST_ID", "deaf")
+
+    async def got() -> Delivery | None:
+        async with AsyncClient(node.endpoint, state_dir=directory, timeout=3) as client:
+            return await client.get("t", timeout=LONG_S)
+
+    def get() -> Delivery | None:
+        with Client(node.endpoint, state_dir=directory, timeout=3) as client:
+            return client.get("t", timeout=LONG_S)
+
+    delivery = asyncio.run(got()) if has_tasks else get()
+    assert delivery is not None
+    assert delivery.publications == (b"a",)
+
+
+@pytest.mark.parametrize("has_tasks", [False, True])
+def test_a_get_whose_time_the_id_has_taken_says_not_that_there_is_nothing(
+    has_tasks: bool, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = node.new_directory()
+    with client_of(node, directory) as client:
+        client.subscribe("t")
+    opened = Operations.opened
+
+    def slowly(operations: Operations) -> Steps[None]:
+        was_open = operations.is_open
+        yield from opened(operations)
+        if not was_open:
+            time.sleep(1.2 * TIMEOUT_S)
+
+    monkeypatch.setattr(Operations, "opened", slowly)
+
+    async def got() -> None:
+        async with AsyncClient(node.endpoint, state_dir=directory) as client:
+            with pytest.raises(Unavailable):
+                await client.get("t", timeout=TIMEOUT_S)
+
+    def get() -> None:
+        with Client(node.endpoint, state_dir=directory) as client, pytest.raises(Unavailable):
+            client.get("t", timeout=TIMEOUT_S)
+
+    asyncio.run(got()) if has_tasks else get()
 
 
 @pytest.mark.parametrize("has_tasks", [False, True])
