@@ -160,6 +160,7 @@ class _AsyncParts:
         self.context: Any = zmq.Context.instance()
         self.links: dict[int, Link] = {}
         self.lock = asyncio.Lock()
+        self.takes: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and group
         self.boxes: dict[str, _Box] = {}  # by the names of exchanges
         self.joined = session.joined(self, self._explain, now_ms)
         self.soon = _Soon()
@@ -192,6 +193,7 @@ class _AsyncParts:
         self._loop = None
         for endpoint in tuple(self.links):
             self.close(endpoint)
+        self.takes = {}
         self.lock = asyncio.Lock()
         self.joined.stop(*self.session.closing_errors())
         self._news, self._tasks, self._timer = [], {}, None
@@ -610,7 +612,6 @@ class AsyncClient:
                 return _AsyncParts(session)
 
         self._parts = PerProcess(make, owned(state_dir, name))
-        self._takes: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and group
 
     async def __aenter__(self) -> Self:
         return self
@@ -967,7 +968,9 @@ class AsyncClient:
         end_ms: float,
     ) -> None:
         """TAKE; one at a time of a group, each is answered before the next."""
-        lock = self._takes.setdefault((book.topic, book.group), asyncio.Lock())
+        parts = self._parts.here()
+        parts.here()
+        lock = parts.takes.setdefault((book.topic, book.group), asyncio.Lock())
         async with _AsyncTurn(lock, end_ms) as turn:
             await turn.take()
             steps = take(self._operations, book, max_count, lease_ms, wait_ms)

@@ -85,6 +85,25 @@ def test_loops_use_it_one_after_the_other_and_not_at_once(node: FakeNode) -> Non
     _run(work())
 
 
+def test_tasks_of_a_later_loop_wait_for_their_turn_at_a_group(node: FakeNode) -> None:
+    client = AsyncClient(node.endpoint, timeout=TIMEOUT_S)
+
+    async def work() -> None:
+        node.cluster.topics["t"].append(b"a")
+        async with client.work("t", "g", ack="manual") as items:
+            item = await anext(items)
+            asked = len(node.of_type(TAKE))
+            node.script(TAKE, "deaf")  # it is asked for again when an attempt's time is over
+            wanted = asyncio.ensure_future(anext(items))
+            await asyncio.to_thread(node.await_requests, TAKE, asked + 1)
+            await item.extend()
+            wanted.cancel()
+
+    asyncio.run(work())
+    asyncio.run(work())
+    asyncio.run(client.close())
+
+
 def test_closing_while_nobody_is_reached_leaves_no_error_behind() -> None:
     async def work() -> None:
         left: list[dict[str, Any]] = []
