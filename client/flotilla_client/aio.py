@@ -840,9 +840,10 @@ class AsyncClient:
     async def enqueue(self, topic: str, publications: Sequence[Publishable]) -> int:
         """Put publications into the outbox; see `Client.enqueue`."""
         session, end_ms = self._session, self._end_ms()
-        if self._parts.here().joined.has_waiting(topic):  # and was called before
-            await self._publish(lambda told: [session.put(topic, (), end_ms, told)])
-        return await self._run(session.enqueue(topic, publications), end_ms - now_ms())
+        lane, steps = session.enqueue(topic, publications)
+        if self._parts.here().joined.has_waiting(lane):  # and was called before
+            await self._publish(lambda told: [Call(lane, (), end_ms, told)])
+        return await self._run(steps, end_ms - now_ms())
 
     async def flush(self) -> None:
         """Send what stands in the outbox; see `Client.flush`."""

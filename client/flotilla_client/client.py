@@ -388,8 +388,11 @@ class Session:
         )
         return self._joined
 
-    def enqueue(self, topic: str, publications: Sequence[Publishable]) -> Steps[int]:
-        """Return the steps that put publications into the outbox: none that ask anybody."""
+    def enqueue(self, topic: str, publications: Sequence[Publishable]) -> tuple[str, Steps[int]]:
+        """Return under which name publications are counted, and the steps that enqueue them.
+
+        None of these asks anybody.
+        """
         check_topic(topic)
         batches = batches_of(publications)
         lane = lane_for(topic, batches)
@@ -399,7 +402,7 @@ class Session:
             self._check_free(lane)
             return self.operations.enqueue(lane, batches)
 
-        return steps()
+        return lane, steps()
 
     def get(
         self,
@@ -950,7 +953,8 @@ class Client:
         They are sent, once and in order, before the topic's next publication, by `flush`, or by the
         next process that opens this state directory. Raises OutboxFull, TopicInUse.
         """
-        return self._run(self._session.enqueue(topic, publications))
+        _, steps = self._session.enqueue(topic, publications)
+        return self._run(steps)
 
     def flush(self) -> None:
         """Send what stands in the outbox: what earlier errors left, and what was enqueued."""

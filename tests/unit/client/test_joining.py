@@ -19,13 +19,14 @@ from flotilla_client import (
     Closed,
     FlotillaError,
     OutboxFull,
+    Publication,
     PutResult,
     StateUnusable,
     TooLarge,
     Unavailable,
 )
 from flotilla_client.observer import Operation, Outcome, Silent
-from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT
+from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT, text_of
 from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, client_of, impatient, nak
 
@@ -475,16 +476,19 @@ def test_tasks_that_get_and_put_do_not_wait_for_each_other(node: FakeNode) -> No
     awaited(node, work)
 
 
-def test_what_a_task_enqueues_stands_behind_what_was_put_before(node: FakeNode) -> None:
+@pytest.mark.parametrize("delay", [None, 60])
+def test_what_a_task_enqueues_stands_behind_what_was_put_before(
+    node: FakeNode, delay: int | None
+) -> None:
     async def work(client: AsyncClient) -> None:
-        putting = asyncio.create_task(client.publish("t", "put"))
+        putting = asyncio.create_task(client.publish("t", "put", deliver_after=delay))
         await asyncio.sleep(0)
-        await client.enqueue("t", ["enqueued"])
+        await client.enqueue("t", [Publication("enqueued", deliver_after=delay)])
         await putting
         await client.flush()
 
     awaited(node, work)
-    assert node.cluster.topics["t"] == [b"put", b"enqueued"]
+    assert [text_of(each) for each in node.cluster.topics["t"]] == [b"put", b"enqueued"]
 
 
 def test_tasks_take_up_the_id_once(node: FakeNode) -> None:
