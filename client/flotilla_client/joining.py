@@ -17,6 +17,7 @@ forgets the publication: `restart` finds out from both, and from the outbox, whe
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from flotilla_client.connection import CONNECT_MS_MAX, CONNECTION_LOST
 from flotilla_client.errors import (
     BacklogFull,
     BadRequest,
+    Busy,
     CounterGap,
     Fenced,
     FlotillaError,
@@ -235,17 +237,43 @@ class _BatchUnderWay:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """A topic's calls in their order, and what is stored of it. `alone`: take so many singly."""
+    """A topic's calls in their order, and what is stored of it. `alone`: take so many singly.
+
+    `is_uneven`: somebody may have less time than one before it; `latest_ms`: until when who has
+    most of those who were noted.
+    """
 
     topic: str
     waiting: deque[Call] = field(default_factory=deque)
     stored: deque[_BatchUnderWay] = field(default_factory=deque)
     alone: int = 0
+    latest_ms: float = 0.0
+    is_uneven: bool = False
 
     @property
     def head(self) -> _BatchUnderWay | None:
         """The batch whose turn it is."""
         return self.stored[0] if self.stored else None
+
+    def note_time(self, call: Call) -> None:
+        """Note until when a call waits, behind all others."""
+        if call.end_ms < self.latest_ms:
+            self.is_uneven = True
+        else:
+            self.latest_ms = call.end_ms
+
+    def ends_ms(self, stored: Iterable[_BatchUnderWay]) -> list[float]:
+        """Return the deadlines of who waits for such batches, or behind them, in their order."""
+        owned = (call for batch in stored for call, _ in batch.owned)
+        calls = itertools.chain(owned, self.waiting)
+        return [call.end_ms for call in calls if not (call.is_over or call.has_left)]
+
+    def find_earliest_ms(self) -> float:
+        """Return whose time is over first, wherever it stands; find out if it is uneven still."""
+        ends = self.ends_ms(itertools.islice(self.stored, 1))
+        self.is_uneven = ends != sorted(ends)
+        self.latest_ms = max(ends, default=0.0)
+        return min(ends, default=NEVER_MS)
 
 
 class Joined:
@@ -294,12 +322,8 @@ class Joined:
 
     def opening_end_ms(self) -> float:
         """Return until when the opening may try: the first caller's deadline; no caller: now."""
-        return min(map(self._end_ms, self._lines.values()), default=self._now_ms())
-
-    def _end_ms(self, line: _Line) -> float:
-        """Return the deadline of the first who waits for anything of the topic."""
-        calls = [call for batch in line.stored for call, _ in batch.owned[batch.expired :]]
-        return min((call.end_ms for call in (*calls, *line.waiting)), default=NEVER_MS)
+        ends = [end_ms for line in self._lines.values() for end_ms in line.ends_ms(line.stored)]
+        return min(ends, default=self._now_ms())
 
     # --- callers --------------------------------------------------------------------------------
 
@@ -309,6 +333,7 @@ class Joined:
         line = self._lines.get(call.topic)
         if line is None:
             line = self._lines[call.topic] = _Line(call.topic)
+        line.note_time(call)
         line.waiting.append(call)
 
     def has_waiting(self, topic: str) -> bool:
@@ -331,6 +356,7 @@ class Joined:
                 entries = self._state.outbox(call.topic)
                 line.stored.extend(_BatchUnderWay(entry, was_sent=True) for entry in entries)
             call.is_added = True
+            line.note_time(call)
             for piece in call.pieces:
                 self._find(line, call, piece)
             if call.pieces and all([piece.result for piece in call.pieces]):
@@ -791,6 +817,26 @@ class Joined:
             call = line.waiting.popleft()
             if call.take():
                 self._keep(call, _out_of_time(head, error))
+        if line.is_uneven:
+            self._end_overtaken(line, now_ms, error)
+
+    @staticmethod
+    def _end_overtaken(line: _Line, now_ms: float, error: FlotillaError | None) -> None:
+        """Tell those whose deadline has come behind others who have more time.
+
+        Who waits behind these has no place in the outbox before they have theirs.
+        """
+        head = line.head
+        if head is not None and len(head.owned) > 1:
+            for call, _ in head.owned:
+                if call.end_ms <= now_ms and not call.is_over:
+                    call.keep(_out_of_time(head, error))
+        for call in line.waiting:
+            if call.end_ms <= now_ms and not (call.is_over or call.has_left):
+                call.leave()
+                call.has_left = True  # one that was parted from others had been taken
+                message = "others took all of its time: nothing of it is sent or kept"
+                call.end(Busy(message, details={"kept": 0}))
 
     def _keep(self, call: Call, error: FlotillaError) -> None:
         """Put into the outbox what nobody was asked to store before the deadline."""
@@ -808,6 +854,8 @@ class Joined:
 def _due_ms(line: _Line) -> float:
     """Return when something of a line ends at the latest: a wait, or a caller's patience."""
     due_ms = line.waiting[0].end_ms if line.waiting else NEVER_MS
+    if line.is_uneven:
+        due_ms = min(due_ms, line.find_earliest_ms())
     if line.stored:
         head = line.stored[0]
         if head.until_ms < due_ms:

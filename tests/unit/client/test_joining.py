@@ -15,6 +15,7 @@ from flotilla_client import (
     AsyncClient,
     BacklogFull,
     BadRequest,
+    Busy,
     Client,
     Closed,
     FlotillaError,
@@ -32,6 +33,7 @@ from tests.unit.fake_node import FakeNode, client_of, impatient, nak
 
 CALLERS = 5
 PATIENCE_S = 20.0
+SHORT_S = 0.2
 
 
 class Caller:
@@ -500,6 +502,85 @@ def test_tasks_take_up_the_id_once(node: FakeNode) -> None:
 
     asyncio.run(work())
     assert len(node.of_type("REQUEST_ID")) == 1
+
+
+def test_a_task_behind_one_with_more_time_is_told_in_its_own(node: FakeNode) -> None:
+    """One that is on its way is kept, one that waits behind others never was there."""
+
+    async def work(client: AsyncClient) -> None:
+        node.script(PUT, "deaf")
+        sent = [
+            asyncio.create_task(client.publish("t", "long")),
+            asyncio.create_task(client.publish("t", "short", timeout=SHORT_S)),
+        ]
+        await asyncio.to_thread(node.await_requests, PUT, 1)
+        waits = [
+            asyncio.create_task(client.publish("t", "longer")),
+            asyncio.create_task(client.publish("t", "shorter", timeout=SHORT_S)),
+        ]
+        with pytest.raises(Unavailable) as kept:
+            await sent[1]
+        assert kept.value.details["kept"] == 1
+        with pytest.raises(Busy) as gone:
+            await waits[1]
+        assert gone.value.definite
+        assert len(node.of_type(PUT)) == 1, "its attempt has 2.5 s"
+        await asyncio.gather(sent[0], waits[0])
+
+    awaited(node, work)
+    assert node.cluster.topics["t"] == [b"long", b"short", b"longer"]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_task_with_less_time_ends_no_attempt_to_reach_a_cluster(is_cancelled: bool) -> None:
+    async def work() -> None:
+        client = AsyncClient("127.0.0.1:1", timeout=5 * SHORT_S)
+        long = asyncio.create_task(client.publish("t", "long"))
+        short = asyncio.create_task(client.publish("t", "short", timeout=SHORT_S))
+        if is_cancelled:
+            await asyncio.sleep(SHORT_S / 2)
+            short.cancel()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else Busy):
+            await short
+        with pytest.raises(Unavailable):
+            await long
+        assert client._session._exchanges < 10, "it asks again only as the first time was over"
+        await client.close()
+
+    asyncio.run(work())
+
+
+def test_a_task_that_was_parted_from_one_with_more_time_is_told_in_its_own(node: FakeNode) -> None:
+    node.cluster.refused = b"bad"
+
+    async def work(client: AsyncClient) -> None:
+        node.script(PUT, "", "", "deaf")  # all of them, the refused one, the one behind it
+        bad, *long = [asyncio.create_task(client.publish("t", text)) for text in ("bad", "a", "b")]
+        short = asyncio.create_task(client.publish("t", "c", timeout=SHORT_S))
+        for task, error in ((bad, BadRequest), (short, Busy)):
+            with pytest.raises(error):
+                await task
+        assert not any(task.done() for task in long)
+        await asyncio.gather(*long)
+
+    awaited(node, work)
+    assert node.cluster.topics["t"] == [b"a", b"b"]
+
+
+def test_what_is_published_soon_behind_what_has_more_time_is_told_in_its_own(
+    node: FakeNode,
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        node.script(PUT, "deaf")
+        first = client.publish_soon("t", "first")
+        node.await_requests(PUT, 1)
+        long = client.publish_soon("t", "long")
+        short = client.publish_soon("t", "short", timeout=SHORT_S)
+        assert isinstance(short.exception(PATIENCE_S), Busy)
+        assert not long.done()
+        assert [first.result().id, long.result().id] == [1, 2]
+    assert node.cluster.topics["t"] == [b"first", b"long"]
 
 
 def test_an_awaited_error_is_of_its_own_caller(node: FakeNode) -> None:
