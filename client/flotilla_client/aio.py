@@ -452,7 +452,7 @@ class _AsyncParts:
                     case Close(endpoint):
                         self.close(endpoint)
                     case Pause(wait_ms):
-                        await self._pause(now_ms() + wait_ms)
+                        await self._pause(wait_ms)
                         actions = exchange.resumed(now_ms())
                     case Send():
                         self.session.check_going_on()
@@ -462,11 +462,12 @@ class _AsyncParts:
                     case _:
                         assert_never(action)
 
-    async def _pause(self, until_ms: float) -> None:
+    async def _pause(self, wait_ms: float) -> None:
         self.session.check_going_on()
-        while (left_ms := until_ms - now_ms()) > 0:
-            await asyncio.sleep(min(left_ms, LOOK_MS) / 1000)
+        while wait_ms > 0:
+            await asyncio.sleep(min(wait_ms, LOOK_MS) / 1000)
             self.session.check_going_on()
+            wait_ms -= LOOK_MS
 
     async def _send(self, exchange: Exchange, ask: Ask, action: Send, box: _Box) -> list[Action]:
         ask.request.request_id = action.request_id
