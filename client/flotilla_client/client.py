@@ -1120,7 +1120,7 @@ class Client:
             self._run(take(self._operations, book, 0, None, 0), end_ms - now_ms())
 
     def _give_back_work(self, end_ms: float) -> None:
-        for book in self._session.books.values():
+        for book in tuple(self._session.books.values()):
             try:
                 self._say_what_is_settled(book, end_ms)
             except FlotillaError as error:

@@ -393,6 +393,38 @@ def test_closing_gives_the_work_of_many_groups_back_in_one_time(
     assert took_s < (WORDS_MS_MAX + CLOSE_MS + SLACK_MS) / 1000
 
 
+@pytest.mark.parametrize("has_tasks", [False, True])
+def test_closing_gives_back_what_it_has_while_another_one_asks_for_work(
+    has_tasks: bool, node: FakeNode
+) -> None:
+    with client_of(node) as publisher:
+        publisher.subscribe("t")
+        publisher.publish("t", "a")
+
+    async def worked() -> None:
+        client = AsyncClient(node.endpoint)
+        await anext(client.work("t", "g"))
+        node.script(TAKE, "deaf")
+        closing = asyncio.create_task(client.close())
+        await asyncio.to_thread(node.await_requests, TAKE, 2)
+        client.work("t", "another group")
+        await closing
+
+    def work() -> None:
+        client = Client(node.endpoint)
+        next(client.work("t", "g"))
+        node.script(TAKE, "deaf")
+        errors: list[tuple[float, FlotillaError | None]] = []
+        closing = threading.Thread(target=lambda: errors.append(_timed(client.close)))
+        closing.start()
+        node.await_requests(TAKE, 2)
+        client.work("t", "another group")
+        closing.join(10)
+        assert [error for _, error in errors] == [None]
+
+    asyncio.run(worked()) if has_tasks else work()
+
+
 def test_closing_many_producers_takes_one_deadline(node: FakeNode) -> None:
     client, outs = _stuck(node, 4)
     futures = [out.send("b") for out in outs]
