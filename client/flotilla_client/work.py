@@ -66,10 +66,10 @@ class WorkItem:
     message: Message
     group: str
     attempt: int
-    _book: LeaseBook
-    _token: int
-    _end_ms: float
-    _lease_ms: float
+    _book: LeaseBook = field(repr=False)  # in which are all others
+    _token: int = field(repr=False)
+    _end_ms: float = field(repr=False)
+    _lease_ms: float = field(repr=False)
     settled: str = ""  # "ack", "nak", or "lost": the lease was somebody else's by then
 
     @property

@@ -75,6 +75,12 @@ def test_what_is_settled_goes_in_runs_with_the_next_take(bench: WorkBench) -> No
     assert (one.settled, three.settled, five.settled) == ("ack", "nak", "")
 
 
+def test_an_item_is_shown_without_the_others(bench: WorkBench) -> None:
+    [one, *_] = bench.items()
+    assert repr(one.message) in repr(one)
+    assert len(repr(one)) < len(repr(one.message)) + 100
+
+
 def test_a_take_without_an_answer_is_said_again_before_anything_else(bench: WorkBench) -> None:
     one, two, *_ = bench.items()
     one.ack()
