@@ -805,8 +805,8 @@ class Client:
         No subscription is needed, and nothing moves: nothing is in hand, and nothing to be
         acknowledged. As many as one answer holds, `max_count` at most; what has expired is passed:
         then the first one has a higher id. Linearizable. Raises Gap where that id is not kept any
-        more, Expired where a thousand runs have expired one behind the other (of both,
-        `details["last_id"]`: it goes on behind that), and UnknownTopic.
+        more, Expired or Compacted where a thousand runs are gone one behind the other (of these,
+        `details["last_id"]`: it goes on behind that), BadRequest beyond the next id, UnknownTopic.
         """
         return self._run(self._session.read(topic, from_id, max_count))
 

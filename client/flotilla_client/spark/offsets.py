@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from flotilla_client.errors import BadRequest, Expired, Gap
+from flotilla_client.errors import BadRequest, Compacted, Expired, Gap
 from flotilla_client.protocol import INTEGER_MAX
 from flotilla_client.reading import Delivery
 
@@ -41,7 +41,7 @@ def extent(client: ReadsTopics, topic: str) -> Extent:
     end = end_of(client, topic)
     try:
         delivery = client.read(topic, 1)
-    except (Gap, Expired) as gone:
+    except (Gap, Expired, Compacted) as gone:
         return Extent(gone.details["last_id"] + 1, max(end, gone.details["last_id"] + 1))
     first_id = end if delivery is None else delivery.first_id
     return Extent(first_id, max(end, first_id))
@@ -69,7 +69,7 @@ def first_since(client: ReadsTopics, topic: str, timestamp_ms: int) -> int:
         middle = (low + high) // 2
         try:
             delivery = client.read(topic, middle)
-        except (Gap, Expired) as gone:  # it was dropped meanwhile
+        except (Gap, Expired, Compacted) as gone:  # it was dropped meanwhile
             low = min(high, gone.details["last_id"] + 1)
             continue
         if delivery is None:  # all from there on has expired

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flotilla_client.errors import BadRequest, Expired, Gap, UnknownTopic
+from flotilla_client.errors import (
+    BadRequest,
+    Compacted,
+    Expired,
+    FlotillaError,
+    Gap,
+    UnknownTopic,
+)
 from flotilla_client.reading import Delivery
 from flotilla_client.spark.offsets import (
     IDS_A_PARTITION,
@@ -60,14 +67,16 @@ def test_an_extent_is_what_is_kept() -> None:
     assert extent(TopicInMemory([5, 5, 5], over={1, 2, 3}), "t") == Extent(4, 4)
 
 
-def test_an_extent_begins_behind_what_expired_in_too_many_runs_to_be_passed() -> None:
+@pytest.mark.parametrize("error", [Expired, Compacted])
+def test_what_is_gone_in_too_many_runs_to_be_passed_is_gone(error: type[FlotillaError]) -> None:
     class LongTopic(TopicInMemory):
         def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
-            if from_id == 1:
-                raise Expired("over", details={"first_id": 1, "last_id": 2})
+            if from_id in self.over:
+                raise error("over", details={"first_id": from_id, "last_id": max(self.over)})
             return super().read(topic, from_id, max_count)
 
-    assert extent(LongTopic([5, 5, 5]), "t") == Extent(3, 4)
+    assert extent(LongTopic([5, 5, 5], over={1, 2}), "t") == Extent(3, 4)
+    assert first_since(LongTopic([5, 5, 7], over={2}), "t", 6) == 3
 
 
 def test_another_refusal_is_told() -> None:
