@@ -170,6 +170,7 @@ class _AsyncParts:
         self._tasks: dict[object, asyncio.Task[None]] = {}  # by what they are for
         self._is_pumping = False
         self._due_ms = NEVER_MS
+        self._opening_end_ms = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def here(self) -> asyncio.AbstractEventLoop:
@@ -226,7 +227,10 @@ class _AsyncParts:
             raise
         if due_ms is None:
             self._begin("open", self._open)
-        elif due_ms < self._due_ms:
+            due_ms = joined.first_end_ms()
+            if due_ms >= self._opening_end_ms:
+                return  # the opening ends by then
+        if due_ms < self._due_ms:
             self._set_timer(due_ms)
 
     def _set_timer(self, due_ms: float) -> None:
@@ -254,7 +258,7 @@ class _AsyncParts:
             self._tasks[purpose].add_done_callback(ended)
 
     async def _open(self) -> None:
-        end_ms = self.joined.opening_end_ms()
+        end_ms = self._opening_end_ms = self.joined.opening_end_ms()
         try:
             async with _AsyncTurn(self.lock, end_ms) as turn:
                 await turn.take()

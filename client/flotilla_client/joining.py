@@ -322,8 +322,13 @@ class Joined:
 
     def opening_end_ms(self) -> float:
         """Return until when the opening may try: the first caller's deadline; no caller: now."""
+        end_ms = self.first_end_ms()
+        return self._now_ms() if end_ms == NEVER_MS else end_ms
+
+    def first_end_ms(self) -> float:
+        """Return the first caller's deadline; no caller: never."""
         ends = [end_ms for line in self._lines.values() for end_ms in line.ends_ms(line.stored)]
-        return min(ends, default=self._now_ms())
+        return min(ends, default=NEVER_MS)
 
     # --- callers --------------------------------------------------------------------------------
 
@@ -404,6 +409,7 @@ class Joined:
         if not self._lines:
             return NEVER_MS
         if not self._operations.is_open:
+            self.end_late()
             return None
         if not self._expire():
             return None
@@ -466,12 +472,20 @@ class Joined:
             self._end_patience(line, self._now_ms())
         return not was_due or self._operations.is_open
 
+    def end_late(self) -> None:
+        """Tell those whose deadline has come while the id is taken up, for others."""
+        now_ms = self._now_ms()
+        for line in self._lines.values():
+            self._end_patience(line, now_ms)
+
     def not_opened(self, error: FlotillaError) -> None:
         """The client's id could not be taken up. What nobody refused goes on waiting."""
         if isinstance(error, Unavailable):
             now_ms = max(self._now_ms(), self.opening_end_ms())
+            # Who is kept must not hear that nothing of it is, as who never had its turn does.
+            told = None if isinstance(error, Busy) else error
             for line in tuple(self._lines.values()):
-                self._end_patience(line, now_ms, error)
+                self._end_patience(line, now_ms, told)
                 if not line.stored and not line.waiting:
                     self._lines.pop(line.topic, None)
             return

@@ -531,6 +531,43 @@ def test_a_task_behind_one_with_more_time_is_told_in_its_own(node: FakeNode) -> 
     assert node.cluster.topics["t"] == [b"long", b"short", b"longer"]
 
 
+def test_a_task_with_less_time_than_the_id_is_taken_up_for_is_told_in_its_own() -> None:
+    async def work() -> None:
+        client = AsyncClient("127.0.0.1:1", timeout=8 * SHORT_S)
+        long = asyncio.create_task(client.publish("t", "long"))
+        await asyncio.sleep(SHORT_S / 4)  # it is under way
+        begun_s = time.monotonic()
+        short = client.publish("t", "short", timeout=SHORT_S)
+        alone = client.publish("u", "alone", timeout=SHORT_S)
+        errors = await asyncio.gather(short, alone, return_exceptions=True)
+        assert [type(error) for error in errors] == [Busy, Unavailable]
+        assert time.monotonic() - begun_s < 5 * SHORT_S
+        assert not long.done()
+        with pytest.raises(Unavailable):
+            await long
+        assert client._session._exchanges < 10
+        await client.close()
+
+    asyncio.run(work())
+
+
+def test_a_task_whose_time_is_over_while_another_takes_up_the_id_hears_that_it_is_kept() -> None:
+    async def work() -> None:
+        client = AsyncClient("127.0.0.1:1", name="a", timeout=5 * SHORT_S)
+        subscribing = asyncio.create_task(client.subscribe("t"))
+        await asyncio.sleep(SHORT_S / 4)  # it has the turn
+        with pytest.raises(Unavailable) as error:
+            await client.publish("t", "a", timeout=SHORT_S)
+        assert type(error.value) is Unavailable
+        assert (error.value.definite, error.value.details["kept"]) == (False, 1)
+        assert [entry.count for entry in client._session.state.outbox("t")] == [1]
+        with pytest.raises(Unavailable):
+            await subscribing
+        await client.close()
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_task_with_less_time_ends_no_attempt_to_reach_a_cluster(is_cancelled: bool) -> None:
     async def work() -> None:
@@ -538,7 +575,7 @@ def test_a_task_with_less_time_ends_no_attempt_to_reach_a_cluster(is_cancelled: 
         long = asyncio.create_task(client.publish("t", "long"))
         short = asyncio.create_task(client.publish("t", "short", timeout=SHORT_S))
         if is_cancelled:
-            await asyncio.sleep(SHORT_S / 2)
+            await asyncio.sleep(0)  # both wait
             short.cancel()
         with pytest.raises(asyncio.CancelledError if is_cancelled else Busy):
             await short
@@ -556,7 +593,7 @@ def test_a_task_that_was_parted_from_one_with_more_time_is_told_in_its_own(node:
     async def work(client: AsyncClient) -> None:
         node.script(PUT, "", "", "deaf")  # all of them, the refused one, the one behind it
         bad, *long = [asyncio.create_task(client.publish("t", text)) for text in ("bad", "a", "b")]
-        short = asyncio.create_task(client.publish("t", "c", timeout=SHORT_S))
+        short = asyncio.create_task(client.publish("t", "c", timeout=5 * SHORT_S))
         for task, error in ((bad, BadRequest), (short, Busy)):
             with pytest.raises(error):
                 await task
