@@ -201,6 +201,10 @@ def now_ms() -> float:
     return time.monotonic() * 1000
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 def end_of_words(end_ms: float) -> float:
     """Return until when `close`, which has until `end_ms`, gives work back and tells cursors.
 
@@ -246,6 +250,7 @@ class Session:
         self.producers: dict[str, Producer] = {}
         self.books: dict[tuple[str, str], LeaseBook] = {}  # by topic and group
         self.heard_ms: float | None = None
+        self.look: Callable[[], None] = _nothing
         self._rng = rng or random.Random()
         self._routes = Routes(range(len(self.endpoints)), self.endpoints)
         self._exchanges = 0
@@ -296,9 +301,13 @@ class Session:
             raise Closed("the client is closed")
 
     def check_going_on(self) -> None:
-        """Raise the error of an operation that `close` overtakes; it may have happened."""
+        """Raise the error of an operation that `close` overtakes; it may have happened.
+
+        What waits looks so now and then: `look` is called as well.
+        """
         if self._is_closed:
             raise self.closing_errors()[0]
+        self.look()
 
     def subscribe(self, topic: str, start: str | int | datetime) -> Steps[SubscribeResult]:
         """Return the steps of a SUB, which stands until UNSUB: by whom, without a directory?"""
@@ -1235,11 +1244,22 @@ class Client:
             parts.is_midway = False
 
     def _open_joined(self, parts: _Parts) -> None:
-        joined = parts.joined
+        joined, session = parts.joined, parts.session
+        session.look = partial(self._end_late, parts)
         try:
-            self._drive(parts, parts.session.operations.open(), joined.opening_end_ms())
+            self._drive(parts, session.operations.open(), joined.opening_end_ms())
         except FlotillaError as error:
             joined.not_opened(error)
+        finally:
+            session.look = _nothing
+
+    @staticmethod
+    def _end_late(parts: _Parts) -> None:
+        """Tell those who came while the id is taken up, and have less time than that has."""
+        for call in parts.turns.joining():
+            if not call.is_added:
+                parts.joined.add(call)
+        parts.joined.end_late()
 
     def _await_joined(self, parts: _Parts, ticket: Ticket, due_ms: float) -> None:
         """Wait for a reply to what is joined, or for its time; in a pause for the next call too."""

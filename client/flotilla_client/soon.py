@@ -26,7 +26,7 @@ from flotilla_client.forks import forked
 from flotilla_client.joining import Call
 from flotilla_client.operations import PutResult
 from flotilla_client.producer import STOP_MS, finish_at_exit, forget_at_exit, say_at_exit
-from flotilla_client.turns import Ticket, Turns
+from flotilla_client.turns import Ticket, Turns, busy
 
 UNANSWERED_BYTES_MAX: Final = 16 * 1024 * 1024  # then `publish_soon` waits: memory must not grow
 UNANSWERED_COUNT_MAX: Final = 100_000  # the same for small publications
@@ -258,7 +258,7 @@ class SoonPublisher:
     def _work(self) -> None:
         while (ticket := self._next()) is not None:
             try:
-                self._turns.await_place(ticket)
+                self._turns.await_place(ticket, self._end_late)
                 self._lead(ticket)
             except FlotillaError as error:
                 self._fail(ticket, error)
@@ -278,6 +278,15 @@ class SoonPublisher:
                     return None
                 self._changed.wait()
             return None
+
+    def _end_late(self) -> None:
+        """End the calls whose time is over while others have the turn."""
+        now_ms = _now_ms()
+        with self._lock:
+            late = [each for _, calls in self._tickets for each in calls if each.end_ms <= now_ms]
+            for call in late:
+                if not call.is_over and call.leave():
+                    call.end(busy("others took all of its time"))
 
     def _fail(self, ticket: Ticket, error: FlotillaError) -> None:
         """End the calls of a ticket that nobody can carry out, such as for a disk that fails."""

@@ -15,6 +15,7 @@ import pytest
 
 from flotilla_client import (
     AsyncClient,
+    Busy,
     Client,
     Closed,
     NoSubscribers,
@@ -28,6 +29,7 @@ from tests.unit.fake_node import FakeNode, client_of, nak
 
 COUNT = 300
 PATIENCE_S = 20.0
+LONG_S = 2.0
 
 
 def async_client_of(node: FakeNode, directory: Path | None = None, **settings: Any) -> AsyncClient:
@@ -273,6 +275,35 @@ def test_a_message_acknowledges_itself_and_all_before_it(node: FakeNode, tmp_pat
     assert copy == second
     with pytest.raises(NotDelivered):
         copy.ack()
+
+
+@pytest.mark.parametrize("what", ["another call", "the id"])
+def test_what_is_published_soon_is_told_in_its_own_time_whatever_takes_longer(
+    what: str, node: FakeNode
+) -> None:
+    def subscribe() -> None:
+        with pytest.raises(Unavailable):
+            client.subscribe("t")
+
+    node.always("SUB" if what == "another call" else "REQUEST_ID", "deaf")
+    with Client(node.endpoint, name="a", timeout=LONG_S) as client:
+        if what == "another call":
+            client.open()
+            longer = threading.Thread(target=subscribe)
+            longer.start()
+            node.await_requests("SUB", 1)
+        else:
+            long = client.publish_soon("t", "long")
+            node.await_requests("REQUEST_ID", 1)
+        short = client.publish_soon("u", "short", timeout=0.2)
+        error = short.exception(LONG_S / 2)
+        assert isinstance(error, Busy if what == "another call" else Unavailable)
+        if what == "another call":
+            assert error.definite
+            longer.join()
+        else:
+            assert (error.definite, error.details["kept"]) == (False, 1)
+            assert isinstance(long.exception(), Unavailable)
 
 
 def test_a_get_with_a_timeout_ends_in_time_and_says_if_nobody_answered(
