@@ -18,7 +18,12 @@ from typing import Any, Final
 from chaos.simulation.clients.compactor import COMPACTED_TOPIC
 from chaos.simulation.clients.replayer import KEPT_TOPIC, REPLAYER
 from chaos.simulation.clients.working import DEAD
-from chaos.simulation.plan.limits import OF_COMPACTION, OF_GROUPS, OF_KEY_ORDER
+from chaos.simulation.plan.limits import (
+    CLIENT_IDLE_MS,
+    OF_COMPACTION,
+    OF_GROUPS,
+    OF_KEY_ORDER,
+)
 from chaos.simulation.plan.plan import Action
 
 # A level is raised while every member is heard, so that early asking may be in vain for ever.
@@ -69,6 +74,9 @@ HOLES_PERIOD_S: Final = 3.0
 MAJORITIES_SHARE: Final = 0.12  # of all seeds have disks of a majority that fail together
 MAJORITIES_PERIOD_S: Final = 3.0
 
+SLEEPERS_SHARE: Final = 0.5  # of the seeds that forget who is silent have one who waits as long
+QUIET: Final = "quiet"  # the topic that nobody publishes to
+
 SHORT_STEPS_SHARE: Final = 0.5  # of the seeds that read disks back do so in steps of few rows
 
 
@@ -82,6 +90,17 @@ def short_steps(rng: Random, knobs: dict[str, Any]) -> None:
     if "scrub_bytes_per_s" in knobs and rng.random() < SHORT_STEPS_SHARE:
         knobs |= {"scrub_step_rows": rng.choice((2, 3)), "job_ms": 1.0}
         knobs |= {"scrub_bytes_per_s": 20_000_000, "scrub_period_s": 2.0}
+
+
+def sleepers(rng: Random, roles: Sequence[dict[str, Any]], knobs: dict[str, Any]) -> None:
+    """Let somebody wait where nobody publishes, for longer than who is silent is remembered.
+
+    In some seeds that forget at all. Elsewhere something comes before he is forgotten.
+    """
+    if rng.random() < SLEEPERS_SHARE:
+        knobs["client_idle_ms"] = min(CLIENT_IDLE_MS)
+        roles[-1] |= {"puts": 0.0, "churns": 0.0, "lists": 0.0, "works": 0.0, "gets": 1.0}
+        roles[-1] |= {"topics": [QUIET], "reads_any": rng.random() < 0.5, "get_wait_ms": WAIT_MS}
 
 
 def lost_syncs(rng: Random, clients: Sequence[str], duration_s: float) -> Iterator[Action]:

@@ -737,6 +737,7 @@ def _of_levels(
     """Set the knobs of what a cluster does at this build's level, and yield what brings it."""
     if draw("idle").rng.random() < IDLE_SHARE:
         knobs |= _idle(draw("idle times"))
+        scenes.sleepers(draw("sleepers").rng, roles, knobs)
         yield from _silences(draw("silences"), int(knobs["client_idle_ms"]), duration_s)
     if draw("acts").rng.random() < ACTS_SHARE:
         knobs["acts"] = 1
