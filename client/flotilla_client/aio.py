@@ -109,7 +109,7 @@ from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicI
 from flotilla_client.soon import Unanswered, no_room
 from flotilla_client.spans import Tracer
 from flotilla_client.state import OUTBOX_BYTES_MAX
-from flotilla_client.turns import LOOK_MS, busy
+from flotilla_client.turns import busy
 from flotilla_client.work import (
     PREFETCH,
     GroupSettings,
@@ -167,6 +167,7 @@ class _AsyncParts:
         self.cause = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news: list[asyncio.Future[None]] = []  # of those who wait for a connection
+        self._pauses: dict[asyncio.Future[None], None] = {}  # in their order
         self._tasks: dict[object, asyncio.Task[None]] = {}  # by what they are for
         self._is_pumping = False
         self._due_ms = NEVER_MS
@@ -198,7 +199,7 @@ class _AsyncParts:
         self.lock = asyncio.Lock()
         self.joined.stop(*self.session.closing_errors())
         self._news, self._tasks, self._timer = [], {}, None
-        self.soon = _Soon()
+        self.soon, self._pauses = _Soon(), {}
         self._is_pumping, self._due_ms = False, NEVER_MS
 
     # --- what is joined ---------------------------------------------------------------------------
@@ -414,6 +415,8 @@ class _AsyncParts:
         self.joined.stop(*self.session.closing_errors())
         for box in tuple(self.boxes.values()):
             box.put("the client was closed")
+        for waiter in tuple(self._pauses):
+            _settle(waiter)
 
     # --- operations -------------------------------------------------------------------------------
 
@@ -467,11 +470,16 @@ class _AsyncParts:
                         assert_never(action)
 
     async def _pause(self, wait_ms: float) -> None:
+        """Sleep, until the client is closed at most."""
         self.session.check_going_on()
-        while wait_ms > 0:
-            await asyncio.sleep(min(wait_ms, LOOK_MS) / 1000)
-            self.session.check_going_on()
-            wait_ms -= LOOK_MS
+        waiter = self.here().create_future()
+        timer = self.here().call_later(wait_ms / 1000, _settle, waiter)
+        self._pauses[waiter] = None
+        try:
+            await waiter
+        finally:
+            self._pauses.pop(waiter, None)
+            timer.cancel()
 
     async def _send(self, exchange: Exchange, ask: Ask, action: Send, box: _Box) -> list[Action]:
         ask.request.request_id = action.request_id
