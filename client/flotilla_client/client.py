@@ -488,7 +488,10 @@ class Session:
             )
         late = Unavailable("the client was adopted before an answer came", definite=False)
         self._joined.stop(late, late.before_start())
-        return (yield from self.operations.adopt())
+        lost = yield from self.operations.adopt()
+        for book in tuple(self.books.values()):
+            book.lose()  # it is another client now, or the cluster another one
+        return lost
 
     def status(self, endpoint: int | None) -> Steps[NodeStatus]:
         """Return the steps of a STATUS; `endpoint` is an index into `endpoints`."""

@@ -29,6 +29,7 @@ from flotilla_client.errors import (
     AlreadyReading,
     FlotillaError,
     LeaseLost,
+    UnknownClient,
     Unsupported,
 )
 from flotilla_client.forks import check_here, here
@@ -199,6 +200,25 @@ class LeaseBook:
                 self.settle(item, "nak", 0)
             self.hand.clear()
 
+    def lose(self) -> None:
+        """Note that the cluster knows this client no more: what it had is given to others."""
+        with self._lock:
+            said = (item for _, item, _ in (*self._pending.values(), *self._told.values()))
+            lost = {*self.given.values(), *self.hand, *said}
+            for item in lost:
+                item.settled = "lost"
+            for what in (self.given, self.hand, self._pending):
+                what.clear()
+            self._asked, self._told = None, {}
+        if lost:
+            LOG.warning(
+                "the cluster does not know this client any more: %d publications of group %r of %r"
+                " that it had leased are given to others",
+                len(lost),
+                self.group,
+                self.topic,
+            )
+
     @property
     def is_unsaid(self) -> bool:
         """Whether the cluster has to be told something."""
@@ -343,6 +363,9 @@ class LeaseBook:
         An error tells of its own exchange alone. If there was one before, the TAKE may have been
         carried out then, so it is asked for again as it is.
         """
+        if isinstance(error, UnknownClient):
+            self.lose()
+            return
         with self._lock:
             if error.definite and self._exchanges == 1 and self._asked is not None:
                 self._pending = self._told | self._pending

@@ -312,6 +312,7 @@ class ClientScript:
             _, pipe = self._pipes.popitem()
             pipe.end()
         yield from begin_anew(self._process, self._course)
+        self._working.begin_anew()
 
     def _steady(self) -> Script:
         actions, weights = list(self._actions), list(self._actions.values())

@@ -253,6 +253,11 @@ class Working:
             else:
                 return
 
+    def begin_anew(self) -> None:
+        """Have no leases any more: they were of the client that this one was."""
+        for book in self._books.values():
+            book.lose()
+
     def _forget(self, topic: str) -> None:
         if book := self._books.pop(topic, None):
             self._numbers[topic] = book._number

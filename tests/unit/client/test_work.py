@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from flotilla_client import AlreadyReading, Unavailable, Unsupported
+from flotilla_client import (
+    AlreadyReading,
+    Client,
+    FlotillaError,
+    Forgotten,
+    Unavailable,
+    UnknownClient,
+    Unsupported,
+)
+from flotilla_client.losses import Losses
 from flotilla_client.protocol import ACK, SETTLE_ROWS_MAX, Reply, Request, pack
 from flotilla_client.reading import this_thread
 from flotilla_client.work import GroupSettings, LeaseBook, WorkItem, WorkLoop, make_group, take
@@ -333,3 +342,41 @@ def test_a_loop_that_is_left_keeps_nothing(bench: WorkBench) -> None:
     assert loop.item() is not None
     assert loop.leave(is_done=False)
     assert (list(bench.book.hand), bench.book.given, bench.book.loop) == ([], {}, None)
+
+
+@pytest.mark.parametrize("error", [Forgotten, UnknownClient])
+def test_who_is_known_no_more_has_no_leases(error: type[FlotillaError], bench: WorkBench) -> None:
+    one, two = bench.book.next_item(), bench.book.next_item()
+    assert one is not None
+    assert two is not None
+    one.ack()
+    bench.take()
+    waits = list(bench.book.hand)
+    bench.book.failed(error("who is that?", "unknown_client", True))
+    assert bench.items() == []
+    assert {each.settled for each in (one, two, *waits)} == {"lost"}
+    assert not bench.book.is_left
+    two.ack()
+    body = bench.take()
+    assert (body["number"], "acks" in body) == (3, False)
+
+
+def test_an_adoption_ends_all_leases() -> None:
+    told: list[str] = []
+
+    def adopted() -> Iterator[Any]:
+        told.append("adopted")
+        return Losses({}, {}, ())
+        yield
+
+    bench = WorkBench()
+    bench.take()
+    bench.answer(1, 5)
+    client = Client("127.0.0.1:1")
+    session = client._session
+    session.books["t", "g"] = bench.book
+    session.operations.adopt = adopted  # type: ignore[method-assign]
+    with pytest.raises(StopIteration):
+        next(session.adopt())
+    assert (told, bench.items(), bench.book.is_left) == (["adopted"], [], False)
+    client.close()
