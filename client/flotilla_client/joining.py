@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, assert_never
 
@@ -262,15 +262,21 @@ class _Line:
         else:
             self.latest_ms = call.end_ms
 
-    def ends_ms(self, stored: Iterable[_BatchUnderWay]) -> list[float]:
-        """Return the deadlines of who waits for such batches, or behind them, in their order."""
+    def _ends_ms(self, stored: Iterable[_BatchUnderWay]) -> Iterator[float]:
+        """Yield the deadlines of who waits for such batches, or behind them, in their order."""
         owned = (call for batch in stored for call, _ in batch.owned)
         calls = itertools.chain(owned, self.waiting)
-        return [call.end_ms for call in calls if not (call.is_over or call.has_left)]
+        return (call.end_ms for call in calls if not (call.is_over or call.has_left))
+
+    def first_end_ms(self) -> float:
+        """Return the first deadline of who waits; each new call asks for it, so it looks at few."""
+        ends = self._ends_ms(self.stored)
+        is_ordered = not self.is_uneven and len(self.stored) < 2
+        return next(ends, NEVER_MS) if is_ordered else min(ends, default=NEVER_MS)
 
     def find_earliest_ms(self) -> float:
         """Return whose time is over first, wherever it stands; find out if it is uneven still."""
-        ends = self.ends_ms(itertools.islice(self.stored, 1))
+        ends = list(self._ends_ms(itertools.islice(self.stored, 1)))
         self.is_uneven = ends != sorted(ends)
         self.latest_ms = max(ends, default=0.0)
         return min(ends, default=NEVER_MS)
@@ -327,8 +333,7 @@ class Joined:
 
     def first_end_ms(self) -> float:
         """Return the first caller's deadline; no caller: never."""
-        ends = [end_ms for line in self._lines.values() for end_ms in line.ends_ms(line.stored)]
-        return min(ends, default=NEVER_MS)
+        return min((line.first_end_ms() for line in self._lines.values()), default=NEVER_MS)
 
     # --- callers --------------------------------------------------------------------------------
 

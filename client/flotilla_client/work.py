@@ -361,7 +361,7 @@ class LeaseBook:
         """Take note of a TAKE's error; what was certainly not carried out is said anew.
 
         An error tells of its own exchange alone. If there was one before, the TAKE may have been
-        carried out then, so it is asked for again as it is.
+        carried out then, so it is asked for again as it is. Who is known no more has no leases.
         """
         if isinstance(error, UnknownClient):
             self.lose()
