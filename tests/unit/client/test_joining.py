@@ -538,15 +538,17 @@ async def close_when_idle(client: AsyncClient) -> None:
     await client.close()
 
 
-def test_a_task_with_less_time_than_the_id_is_taken_up_for_is_told_in_its_own() -> None:
+@pytest.mark.parametrize("due", [{"t": Busy}, {"t": Busy, "u": Unavailable}])
+def test_a_task_with_less_time_than_the_id_is_taken_up_for_is_told_in_its_own(
+    due: dict[str, type[FlotillaError]],
+) -> None:
     async def work() -> None:
         client = AsyncClient("127.0.0.1:1", timeout=15 * SHORT_S)
         long = asyncio.create_task(client.publish("t", "long"))
         await asyncio.sleep(SHORT_S / 4)  # it is under way
-        short = client.publish("t", "short", timeout=SHORT_S)
-        alone = client.publish("u", "alone", timeout=SHORT_S)
-        errors = await asyncio.gather(short, alone, return_exceptions=True)
-        assert [type(error) for error in errors] == [Busy, Unavailable]
+        short = [client.publish(topic, "short", timeout=SHORT_S) for topic in due]
+        errors = await asyncio.gather(*short, return_exceptions=True)
+        assert [type(error) for error in errors] == [*due.values()]
         assert not long.done()
         with pytest.raises(Unavailable):
             await long

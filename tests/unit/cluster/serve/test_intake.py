@@ -119,6 +119,10 @@ def test_one_principal_takes_no_more_than_three_quarters_of_the_places_by_whatev
     assert [came(f"n{number % 2}", "mallory") for number in range(count)] == [True] * count
     assert not came("n3", "mallory")
     assert came("n0", "alice")
+    intake.begin_turn(0.0)
+    intake.take()
+    intake.take()
+    assert [came("n3", "mallory") for _ in range(3)] == [True, True, False], "as many as went"
     while taken_by(intake, 0.0):
         pass
     assert not intake._of
