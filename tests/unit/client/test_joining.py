@@ -26,6 +26,7 @@ from flotilla_client import (
     TooLarge,
     Unavailable,
 )
+from flotilla_client.joining import Call, _Line
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT, text_of
 from flotilla_client.state import State
@@ -538,6 +539,17 @@ async def close_when_idle(client: AsyncClient) -> None:
     await client.close()
 
 
+def test_the_first_deadline_is_of_who_has_least_time_and_waits() -> None:
+    line = _Line("t")
+    for end_ms in (300.0, 100.0, 200.0):
+        call = Call("t", (), end_ms, lambda: None)
+        line.note_time(call)
+        line.waiting.append(call)
+    assert line.first_end_ms() == 100.0
+    line.waiting[1].leave()
+    assert line.first_end_ms() == 200.0
+
+
 @pytest.mark.parametrize("due", [{"t": Busy}, {"t": Busy, "u": Unavailable}])
 def test_a_task_with_less_time_than_the_id_is_taken_up_for_is_told_in_its_own(
     due: dict[str, type[FlotillaError]],
@@ -601,6 +613,7 @@ def test_a_task_that_was_parted_from_one_with_more_time_is_told_in_its_own(node:
         node.script(PUT, "", "", "deaf")  # all of them, the refused one, the one behind it
         bad, *long = [asyncio.create_task(client.publish("t", text)) for text in ("bad", "a", "b")]
         short = asyncio.create_task(client.publish("t", "c", timeout=5 * SHORT_S))
+        long.append(asyncio.create_task(client.publish("t", "d")))
         for task, error in ((bad, BadRequest), (short, Busy)):
             with pytest.raises(error):
                 await task
@@ -608,7 +621,7 @@ def test_a_task_that_was_parted_from_one_with_more_time_is_told_in_its_own(node:
         await asyncio.gather(*long)
 
     awaited(node, work)
-    assert node.cluster.topics["t"] == [b"a", b"b"]
+    assert node.cluster.topics["t"] == [b"a", b"b", b"d"], "c was told that nothing of it is sent"
 
 
 def test_what_is_published_soon_behind_what_has_more_time_is_told_in_its_own(
