@@ -1018,7 +1018,8 @@ class Broker:
     def _serve_take(self, waiting: Waiting, now_ms: float) -> None:
         """Answer with what was leased; have it leased, or wait for it, if nothing was.
 
-        Without room for the reply it is refused before anything is leased.
+        Without room for the reply it is refused before anything is leased. Who asks for nothing
+        does not wait either: it would stand in the way of those who are offered what comes.
         """
         request, store = waiting.request, self.store
         if not self._has_room(waiting.route):
@@ -1026,11 +1027,12 @@ class Broker:
             self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
             return
         leased = leases.read(store, request, waiting.body)
+        is_empty = request.body["max_count"] > 0 and not waiting.body.get("given")
         if isinstance(leased, Refused):
             self.refuse(waiting, leased.code, leased.message, **leased.details)
-        elif not waiting.body.get("given") and leases.is_due(store, request, self.term(), now_ms):
+        elif is_empty and leases.is_due(store, request, self.term(), now_ms):
             self._enter(waiting, leases.operation_of(request, waiting.carried_out))
-        elif not waiting.body.get("given") and now_ms < waiting.deadline_ms:
+        elif is_empty and now_ms < waiting.deadline_ms:
             self._park(waiting)
         else:
             self._hand_out(waiting, leased)

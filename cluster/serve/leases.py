@@ -59,9 +59,7 @@ def reckoned(store: Store, term: int, now_ms: float) -> int:
 def is_due(store: Store, request: Request, term: int, now_ms: float) -> bool:
     """Return whether a TAKE, whose settlements are done, is to go into the log now."""
     group = store.groups.get(*key_of(request))
-    if group is None or request.body["max_count"] == 0:
-        return False
-    return has_news(store, group, request, reckoned(store, term, now_ms))
+    return group is not None and has_news(store, group, request, reckoned(store, term, now_ms))
 
 
 def has_news(store: Store, group: SharedGroup, request: Request, log_ms: int) -> bool:

@@ -227,7 +227,6 @@ class Books:
             if not member.raft.serving or not any(
                 leases.has_news(store, group, each.request, store.idle.log_ms)
                 for each in parked.values()
-                if each.request.body["max_count"]  # or it waits for nothing but its time
             ):
                 continue
             place = node.name, node.life, key

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.serve.broker import Answer
+from cluster.serve.leases import OFFERED_MAX
 from cluster.store import commands
 from cluster.store.commands import MakeGroup, Raise, Register, SetTopic
 from cluster.wire.levels import LEVEL_OF_DEAD_LETTERS, LEVEL_OF_GROUPS
@@ -147,6 +148,17 @@ def test_a_publication_wakes_one_take_and_what_it_leaves_the_next(bench: LeasesB
     assert answer.body["leases"] == [[1, 1, 1]]
     answers = bench.publish(2)
     assert [each.body["leases"] for each in answers] == [[[2, 1, 1]], [[3, 1, 1]]]
+
+
+def test_who_asks_for_nothing_does_not_wait_beside_those_who_are_offered_what_comes(
+    bench: LeasesBench,
+) -> None:
+    for _ in range(OFFERED_MAX + 1):
+        [answer] = bench.take("you", max_count=0, wait_ms=5_000)
+        assert answer.body["count"] == 0
+    assert bench.take(wait_ms=5_000) == []
+    [answer] = bench.publish()
+    assert answer.body["leases"] == [[1, 1, 1]]
 
 
 def test_what_is_given_back_wakes_who_waits(bench: LeasesBench) -> None:
