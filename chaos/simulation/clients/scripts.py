@@ -89,7 +89,7 @@ class Role:
     of that before long; `delays`: so many of its PUTs have a delay, but of what callers or
     producers publish; `is_old`: it knows of none. `works`: in the groups of its topics, with a
     lease of `lease_ms` and dead letters behind `max_attempts` (0: none), of which so many name the
-    topic as `own_letters` says, waiting for `take_wait_ms` at most and giving back `naks` of what
+    topic as `own_letters` says, waiting for one of `take_waits_ms` and giving back `naks` of what
     they have; `is_ordered`: which it would have by key, None: as they are.
     """
 
@@ -103,7 +103,7 @@ class Role:
     lease_ms: int = 500
     max_attempts: int = 0
     own_letters: float = 0.6
-    take_wait_ms: int = 1_000
+    take_waits_ms: Sequence[int] = (0, 0, 100, 1_000)
     naks: float = 0.15
     is_ordered: bool | None = None
     pause_s: float = 0.1
@@ -263,7 +263,7 @@ class ClientScript:
         # One or the other: what is in hand by one is not given to the other.
         self._is_looping = process.has_loops and rng.random() < LOOPS_SHARE
         self._callers = Callers(name, process, course) if role.callers else None
-        settings = role.max_attempts, role.own_letters, role.take_wait_ms, role.naks
+        settings = role.max_attempts, role.own_letters, role.take_waits_ms, role.naks
         work = role.topics, role.lease_ms, *settings, role.is_ordered
         self._working = Working(name, *work, process, course, rng, wire)
         self._actions: dict[Callable[[], Script], float] = {

@@ -10,7 +10,7 @@ run out, and their publications are given to others.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NoReturn, Protocol
 
@@ -40,6 +40,7 @@ from flotilla_client.work import (
 
 GROUP: Final = "g"
 DEAD: Final = "dead"  # the topic of dead letters; a group alone reads it
+DESK: Final = "desk"  # one that a single client publishes to, and another one works for
 NOWHERE: Final = "nowhere"  # one that nobody makes
 EARLIEST_SHARE: Final = 0.1  # of those who make a group have it begin where the topic does
 AGAIN_SHARE: Final = 0.2  # of the times it says once more how often a publication may be given
@@ -88,8 +89,8 @@ class Working:
     """One process's work. `lease_ms` None: as the group has it.
 
     `own_letters`: by how much chance it names where dead letters go, and does not leave that to
-    its topics; `wait_ms`: as long as a TAKE waits at most; `naks`: the
-    share of "nak" among FATES.
+    its topics; `waits_ms`: as long as a TAKE waits, one of them; `naks`: the share of
+    "nak" among FATES.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Working:
         lease_ms: int | None,
         max_attempts: int,
         own_letters: float,
-        wait_ms: int,
+        waits_ms: Sequence[int],
         naks: float,
         is_ordered: bool | None,
         process: Process,
@@ -114,7 +115,7 @@ class Working:
             own = DEAD if rng.random() < own_letters else None  # else where its topic says
             self._settings = replace(self._settings, max_attempts=max_attempts, dead_letter=own)
             self._topics += (DEAD,)
-        self._wire, self._wait_ms = wire, wait_ms
+        self._wire, self._waits_ms = wire, waits_ms
         self._fates = FATES | {"nak": naks}
         self._books: dict[str, LeaseBook] = {}
         # Of the last TAKE to a group that has ended: they go on, as one that is late may come yet.
@@ -144,7 +145,9 @@ class Working:
             return
         self._go_on(topic)
         lease_ms = rng.choice((None, None, 150, 600))
-        count, wait_ms = rng.choice((0, 1, 3, 20)), rng.choice((0, 0, 100, self._wait_ms))
+        count, wait_ms = rng.choice((0, 1, 3, 20)), rng.choice(self._waits_ms)
+        if wait_ms:  # who asks for nothing is answered at once
+            count = max(count, 1)
         book = self._books[topic]
         # Who has something in hand does not wait, or what is extended would have run out by then.
         yield from self._take(

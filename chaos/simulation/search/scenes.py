@@ -11,13 +11,13 @@ stream of its own, so that whoever draws it leaves all others as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
 from chaos.simulation.clients.compactor import COMPACTED_TOPIC
 from chaos.simulation.clients.replayer import KEPT_TOPIC, REPLAYER
-from chaos.simulation.clients.working import DEAD
+from chaos.simulation.clients.working import DEAD, DESK
 from chaos.simulation.plan.limits import (
     CLIENT_IDLE_MS,
     OF_COMPACTION,
@@ -39,7 +39,16 @@ MOVES_SHARE: Final = 0.5  # have groups that are moved
 MOVES: Final = (4, 12)
 NAKS: Final = (0.15, 0.5)  # so much of what is in hand is given back, against 0.85 of all else
 WAIT_MS: Final = 2_000  # of some TAKEs: longer than any may be parked beside what it could be given
+WAITS_MS: Final = (0, 0, 100, WAIT_MS)
 TIGHT_SHARE: Final = 0.3  # meet limits of groups
+PAIR_SHARE: Final = 0.8  # of the seeds in which nobody would raise a level
+MAKER_PAUSE_S: Final = (0.3, 0.8)  # so that work is waited for, and does not wait
+WORKER_PAUSE_S: Final = 0.05
+PAIR_RAISES_S: Final = (0.8, 1.5, 2.0)
+DESK_ENDS_S: Final = (1.0, 3.0)  # between two ends of their topic, in the first half
+DEAF_PERIOD_S: Final = (1.5, 4.0)
+DEAF_MORE_S: Final = (0.1, 1.0)  # than they ask
+
 # Of those with dead letters have workers that come so seldom that much expires before they look.
 LATE_SHARE: Final = 0.5
 LATE_PAUSE_S: Final = (0.3, 0.8)
@@ -181,7 +190,7 @@ def workshop(
     max_attempts = rng.choice((1, 2)) if rng.random() < LETTERS_SHARE else 0
     are_topics_asked = max_attempts > 0 and rng.random() < OF_TOPICS_SHARE
     work: dict[str, Any] = {"lease_ms": rng.choice((150, 500, 2_000)), "max_attempts": max_attempts}
-    work |= {"take_wait_ms": WAIT_MS, "naks": rng.choice(NAKS)}
+    work |= {"take_waits_ms": list(WAITS_MS), "naks": rng.choice(NAKS)}
     work |= {"is_ordered": is_ordered, "own_letters": 0.0 if are_topics_asked else 1.0}
     those = roles[: min(WORKSHOP_CLIENTS, max(3, len(roles) - 1))]
     makers = round(MAKERS_SHARE * len(those))
@@ -221,8 +230,44 @@ def workshop(
         for role in those[:makers]:
             role |= {"expires": 1.0, "expires_soon": True}
         for role in those[makers:]:
-            role |= {"pause_s": rng.uniform(*LATE_PAUSE_S), "take_wait_ms": 0}
+            role |= {"pause_s": rng.uniform(*LATE_PAUSE_S), "take_waits_ms": [0]}
     return tuple(sorted(own, key=lambda action: action.at_s))
+
+
+def waiting_pair(
+    rng: Random,
+    roles: Mapping[str, dict[str, Any]],
+    members: Sequence[str],
+    knobs: dict[str, Any],
+    deadline_s: float,
+    duration_s: float,
+) -> Iterator[Action]:
+    """Let one of the last two wait for the other's work, and hear nothing for a while.
+
+    In some of the seeds that have no groups. Where many work somebody else takes what one who waits
+    should be offered; few wait when their group ends, or give up on a TAKE that was carried out.
+    `roles`: by client.
+    """
+    if rng.random() >= PAIR_SHARE or _has_limits(knobs):
+        return
+    _lift_limits(knobs, ("subscriptions_per_client_max", "backlog_bytes_max"))
+    maker, worker = list(roles)[-2:]
+    both = {"topics": [DESK], "lease_ms": 2_000, "is_old": False, "expires": 0.0}
+    both |= {"gets": 0.0, "churns": 0.0, "lists": 0.0, "oversized": 0.0, "reads_any": False}
+    roles[maker] |= both | {"puts": 1.0, "batch_count": 1, "callers": 0, "in_flight": 0}
+    roles[maker] |= {"pause_s": rng.uniform(*MAKER_PAUSE_S)}
+    roles[worker] |= both | {"puts": 0.0, "works": 1.0, "take_waits_ms": [WAIT_MS]}
+    roles[worker] |= {"pause_s": WORKER_PAUSE_S}
+    yield from (Action(at_s, "let_users", {}) for at_s in PAIR_RAISES_S)
+    yield from later_raises(duration_s)
+    at_s, end = PAIR_RAISES_S[-1], {"node": "leader", "topic": DESK, "ends": True}
+    while (at_s := at_s + rng.uniform(*DESK_ENDS_S)) < duration_s / 2:
+        yield Action(round(at_s, 4), "delete_topic", end)
+    while (at_s := at_s + rng.uniform(*DEAF_PERIOD_S)) < duration_s:
+        seconds = round(deadline_s + rng.uniform(*DEAF_MORE_S), 4)
+        for node in members:
+            cut = {"source": node, "target": worker, "seconds": seconds}
+            yield Action(round(at_s, 4), "cut_one_way", cut)
 
 
 def rover(

@@ -702,7 +702,7 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
     holes = scenes.holes(draw("holes").rng, clients, empty.duration_s)
     rest = [*deaths, *own, *lost, *holes]
     schedule = tuple(sorted((*schedule, *rest), key=lambda action: action.at_s))
-    schedule = _staged(draw, load["roles"], schedule, knobs, empty.duration_s)
+    schedule = _staged(draw, load, schedule, knobs, empty.duration_s)
     if knobs.get("keys") or any(action.name == "client_copy" for action in schedule):
         # A client that was fenced for good reads no more; nor one that may not, for a while.
         knobs.pop("backlog_bytes_max", None)
@@ -712,14 +712,20 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
 
 def _staged(
     draw: Callable[[str], Draw],
-    roles: Sequence[dict[str, Any]],
+    load: Mapping[str, Any],
     schedule: tuple[Action, ...],
     knobs: dict[str, Any],
     duration_s: float,
 ) -> tuple[Action, ...]:
     """Return a schedule in which some seeds do one thing alone, where the cluster lets them."""
+    roles = load["roles"]
     if not at_level_of_users(schedule):
-        return schedule
+        if any(action.args.get("build") for action in schedule):
+            return schedule
+        pair, deadline_s = draw("waiting pair"), load["deadline_ms"] / 1000
+        about = dict(zip(pair.clients, roles, strict=True)), pair.members, knobs
+        added = scenes.waiting_pair(pair.rng, *about, deadline_s, duration_s)
+        return tuple(sorted((*schedule, *added), key=lambda action: action.at_s))
     raised = (*schedule, *scenes.later_raises(duration_s))
     schedule = tuple(sorted(raised, key=lambda action: action.at_s))
     schedule = scenes.workshop(draw("workshop").rng, roles, schedule, knobs, duration_s)

@@ -17,7 +17,7 @@ import orjson
 
 from chaos.simulation.clients.crowd import Crowd
 from chaos.simulation.clients.intruder import INTRUDER
-from chaos.simulation.clients.working import DEAD, GROUP
+from chaos.simulation.clients.working import DEAD, DESK, GROUP
 from chaos.simulation.world.node import OPERATOR
 from chaos.simulation.world.world import World
 from chaos.workloads.history import ProcessRecorder
@@ -135,7 +135,7 @@ class Administrator:
     def _delete_topic(self, node: str, topic: str, ends: bool) -> None:
         """Delete a topic."""
         act_id = self._act(node, DELETE_TOPIC, topic=topic, ends=ends)
-        if act_id and topic == DEAD:  # on record it is the group's end
+        if act_id and topic in (DEAD, DESK):  # on record it is the group's end
             recorder = self._recorder = self._recorder or self._opened()
             op_id = recorder.invoke("ungroup", topic, group=GROUP)
             recorder.complete(op_id, "info", error="timeout")

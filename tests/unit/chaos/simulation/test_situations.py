@@ -193,7 +193,7 @@ def test_clients_that_are_forgotten_and_come_back_are_judged() -> None:
 def test_a_topic_that_waits_for_a_groups_workers_is_emptied_at_the_end() -> None:
     """Workers that were through with their part kept others from storing what they still had."""
     made = {"puts": 1.0, "topics": ["x"], "size_bytes": 200, "batch_count": 5, "pause_s": 0.03}
-    worker = {"works": 1.0, "topics": ["x"], "pause_s": 1.0, "take_wait_ms": 100}
+    worker = {"works": 1.0, "topics": ["x"], "pause_s": 1.0, "take_waits_ms": (0, 0, 100, 100)}
     raises = {"node": "leader", "build": "this"}
     schedule = [Action(at_s, "raise_level", raises) for at_s in (0.5, 1.0, 2.0)]
     schedule += [Action(at_s, "let_users", {}) for at_s in (3.0, 4.0)]

@@ -27,6 +27,7 @@ from chaos.simulation.plan.limits import (
 from chaos.simulation.plan.plan import Plan
 from chaos.simulation.search import swarm
 from chaos.simulation.search.quiet_window import DISTURBING
+from chaos.simulation.search.scenes import WAIT_MS
 from chaos.simulation.search.swarm import KINDS, Draw, plan_for
 from chaos.simulation.world.administrator import Administrator
 from chaos.simulation.world.operator import BROKEN_HOWS, Operator
@@ -94,7 +95,8 @@ def test_a_fault_of_several_steps_has_a_quiet_window_in_about_half_of_the_plans(
     for plan in plans:
         window = swarm._quiet_window(partial(_draw, plan), plan.duration_s)
         span = [each for each in plan.schedule if window.begin_s <= each.at_s < window.end_s]
-        others = [each for each in span if each.name in DISTURBING and each not in window.steps]
+        own = [*window.steps, *(each for each in span if each.args.get("target") in _clients(plan))]
+        others = [each for each in span if each.name in DISTURBING and each not in own]
         assert {each.at_s for each in others} <= {window.begin_s}, "what is mended, and no more"
         assert window.end_s < plan.duration_s
         with_room += bool(window.steps)
@@ -109,14 +111,14 @@ def _clients(plan: Plan) -> list[str]:
     return [f"client-{number}" for number in range(1, plan.clients + 1)]
 
 
-def _has_workshop(plan: Plan) -> bool:
-    return any("take_wait_ms" in role for role in plan.knobs["load"]["roles"])
+def _has_workers_alone(plan: Plan) -> bool:
+    return any("take_waits_ms" in role for role in plan.knobs["load"]["roles"])
 
 
 def test_who_only_lists_and_who_comes_and_goes_are_in_about_half_of_the_plans_each(
     plans: list[Plan],
 ) -> None:
-    plans = [plan for plan in plans if not _has_workshop(plan)]
+    plans = [plan for plan in plans if not _has_workers_alone(plan)]
     second = [Role.of(plan.knobs["load"]["roles"][1]) for plan in plans]
     listers = [role for role in second if role.lists and not (role.puts or role.gets)]
     leavers = [role for role in second if role.churns]
@@ -171,7 +173,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         roles = [Role.of(role) for role in plan.knobs["load"]["roles"]]
         assert len(roles) == plan.clients
         assert any(role.puts for role in roles)
-        assert any(role.gets for role in roles) or _has_workshop(plan)
+        assert any(role.gets for role in roles) or _has_workers_alone(plan)
         assert plan.knobs.keys() - {"load"} <= {
                 *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *OF_SCRUB, *DEFAULTS, *OF_COMPACTION,
                 *OF_THE_STORE, *OF_PATTERNS, *OF_GROUPS, *OF_KEY_ORDER, "chunk_puts",
@@ -221,12 +223,13 @@ def test_some_plans_are_of_one_scene(plans: list[Plan]) -> None:
     scenes = Counter[str]()
     for plan in plans:
         roles = plan.knobs["load"]["roles"]
-        workers = [role for role in roles if "take_wait_ms" in role]
+        workers = [role for role in roles if "own_letters" in role]
         scenes["workshop"] += bool(workers)
         scenes["by key"] += any(role["is_ordered"] for role in workers)
         scenes["letters of topics"] += any(role["own_letters"] == 0.0 for role in workers)
         scenes["short steps"] += plan.knobs.get("scrub_step_rows", 99) <= 3
         replays = [action.at_s for action in plan.schedule if action.name == "replay"]
+        scenes["waiting pair"] += any(role.get("take_waits_ms") == [WAIT_MS] for role in roles)
         scenes["rover"] += len(replays) > plan.duration_s * 5
         ends = [each for each in plan.schedule if each.args.get("ends") and "kind" in each.args]
         scenes["lost syncs"] += bool(ends)
