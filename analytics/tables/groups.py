@@ -205,13 +205,14 @@ def groups_of(worked: DataFrame) -> DataFrame:
     f, ok, failed = F.col("f"), F.col("outcome") == "ok", F.col("outcome") == "fail"
     made = (f == "group") & ok
     told = F.struct("last_id", "process", "op_id")
+    limits = (f == "group") & ~failed & (F.col("max_attempts") > 0)
     may_be_ordered = (f == "group") & ~failed & F.coalesce("ordered_by_key", F.lit(False))
     named = unmoved(worked.where(F.col("group").isNotNull()))
     found = named.select("*", may_hide()).groupBy(*GROUP).agg(
         _has_stood().alias("stood"),
         F.min(F.when(made, F.col("last_id"))).alias("start"),
         F.max(F.when(made, told)).alias("told"),
-        F.min(F.when((f == "group") & ~failed, F.col("max_attempts"))).alias("attempts_max"),
+        F.min(F.when(limits, F.col("max_attempts"))).alias("attempts_max"),
         F.count_if("may_hide").alias("hidden"),
         (F.count_if(may_be_ordered) > 0).alias("may_be_ordered"),
     )  # fmt: skip

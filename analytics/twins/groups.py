@@ -190,7 +190,7 @@ class GroupHistory:
             for one in self.controls
             if one.f == "group" and one.may_have_happened
         ]
-        return min((each for each in said if each is not None), default=None)
+        return min((each for each in said if each), default=None)
 
     def witness(self) -> RecordedOperation:
         """Return the `group` that said up to where all is settled."""

@@ -1068,7 +1068,8 @@ class Client:
         to which everything is settled. `lease` (seconds or a timedelta, 30 s): how long a worker
         has a publication. What was given `max_attempts` times goes to the topic `dead_letter`,
         while somebody subscribes there; None: to the one that the topic's policy names, or
-        BadRequest if it names none. Raises Unsupported below feature level 4.
+        BadRequest if it names none. 0: it is given any number of times, as at first. Raises
+        Unsupported below feature level 4.
 
         Two things are chosen when it is made. `ordered_by_key`: publications with one key are given
         one after the other and in order, whoever gets them: the next one when the one before is

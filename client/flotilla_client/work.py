@@ -379,7 +379,7 @@ class LeaseBook:
 class GroupSettings:
     """What a group's SUB says; None: as it stands, or the cluster's default.
 
-    `start` is of a group that is made.
+    `max_attempts` 0: any number. `start` is of a group that is made.
     """
 
     lease_ms: int | None = None
@@ -400,10 +400,10 @@ class GroupSettings:
         """Return checked ones. Raises TypeError, ValueError, BadRequest."""
         lease_ms = None if lease is None else lease_of(lease)
         if max_attempts is not None:
-            checks.integer("max_attempts", max_attempts, 1, protocol.ATTEMPTS_MAX)
+            checks.integer("max_attempts", max_attempts, 0, protocol.ATTEMPTS_MAX)
         if dead_letter is not None:
             check_topic(dead_letter)
-        if dead_letter is not None and max_attempts is None:
+        if dead_letter is not None and not max_attempts:
             raise ValueError("dead_letter goes with max_attempts: nothing is given up without")
         if ordered_by_key is not None and type(ordered_by_key) is not bool:
             raise TypeError(f"ordered_by_key is True, False or None, not {ordered_by_key!r}")

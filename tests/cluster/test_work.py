@@ -176,6 +176,22 @@ def test_dead_letters_say_why_and_from_where(
     assert row_of(cluster, topic).cursor == 3
 
 
+def test_a_limit_of_attempts_is_taken_back(
+    clients: Any, topic: str, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with Client([*cluster.endpoints().values()], state_dir=tmp_path / "reader") as reader:
+        reader.subscribe(f"{topic}.dead")
+        client = clients()
+        client.make_group(topic, "g", max_attempts=1, dead_letter=f"{topic}.dead")
+        client.make_group(topic, "g", max_attempts=0)
+        assert row_of(cluster, topic).max_attempts == 0
+        for item in client.work(topic, "g", idle=1.0):
+            if item.attempt < 3:
+                item.nak()
+        assert row_of(cluster, topic).cursor == 3
+        assert list(reader.messages(f"{topic}.dead", idle=0)) == []
+
+
 def test_a_client_has_one_loop_a_group_and_the_next_begins_where_it_was_left(
     clients: Any, topic: str
 ) -> None:

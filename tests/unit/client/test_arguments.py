@@ -116,7 +116,14 @@ WRONG_CALLS: dict[str, tuple[Call, type[Exception]]] = {
     "make a group of None": (lambda c: c.make_group("t", None), TypeError),  # type: ignore[arg-type]
     "make a group of a pattern": (lambda c: c.make_group("a.>", "g"), BadRequest),
     "make a group of short leases": (lambda c: c.make_group("t", "g", lease=0), ValueError),
-    "make a group of no attempts": (lambda c: c.make_group("t", "g", max_attempts=0), ValueError),
+    "make a group of less than no attempts": (
+        lambda c: c.make_group("t", "g", max_attempts=-1),
+        ValueError,
+    ),
+    "dead letters of any number of attempts": (
+        lambda c: c.make_group("t", "g", max_attempts=0, dead_letter="d"),
+        ValueError,
+    ),
     "make a group by a key's name": (
         lambda c: c.make_group("t", "g", ordered_by_key="k"),
         TypeError,
