@@ -43,7 +43,7 @@ DEAD_COUNT_MAX: Final = 64  # of one take; more go with the next one
 DEAD_BYTES_MAX: Final = 1024 * 1024  # the same; one goes whatever its size
 
 CHUNK_SHIFT: Final = 10  # a row of `leases` has the open ones of 1,024 ids, as runs of equal leases
-STALE_TIMERS_MIN: Final = 1_000  # fewer are not worth sweeping
+STALE_TIMERS_MIN: Final = 1_000  # ids in vain: fewer are not worth sweeping
 
 EXPIRED: Final = "expired"  # why a publication is a dead letter that nobody was given in time
 
@@ -110,8 +110,9 @@ class SharedGroup:
 
     Invariants: the open ids are above `cursor`, up to `head`; `due` has those whose time was over
     at the last operation, `due_heap` each of them and perhaps others; each open one that is neither
-    due nor behind another of its key is in a run of `timers` with its time. `held`: how many each
-    client has that are not due, `leased`: how many anybody has, whether or not its time is over.
+    due nor behind another of its key is in a run of `timers` with its time. `timed`: how many ids
+    are in these runs. `held`: how many each client has that are not due, `leased`: how many anybody
+    has, whether or not its time is over.
     """
 
     topic: Topic
@@ -128,6 +129,7 @@ class SharedGroup:
     held: Counter[str] = field(default_factory=Counter)
     leased: int = 0
     timers: list[tuple[int, int, int]] = field(default_factory=list)
+    timed: int = 0
     due: set[int] = field(default_factory=set)
     due_heap: list[int] = field(default_factory=list)
     dirty_chunks: set[int] = field(default_factory=set)
@@ -149,6 +151,7 @@ class SharedGroup:
         timers = self.timers
         while timers and timers[0][0] <= now_ms:
             at_ms, first, last = heapq.heappop(timers)
+            self.timed -= last + 1 - first
             for id_ in range(first, last + 1):
                 lease = self.open.get(id_)
                 if lease is None or lease.at_ms != at_ms or id_ in self.due:
@@ -204,7 +207,7 @@ class SharedGroup:
         self.open.clear()
         self.held.clear()
         self.leased = 0
-        self.timers, self.due, self.due_heap = [], set(), []
+        self.timers, self.timed, self.due, self.due_heap = [], 0, set(), []
         self.head = self.cursor = cursor
         if self.order is not None:
             self.order = KeyOrder()
@@ -218,10 +221,14 @@ class SharedGroup:
         self.due.discard(id_)
 
     def set_timer(self, at_ms: int, first: int, last: int) -> None:
-        """Have `lapse` look at these ids then."""
-        if len(self.timers) > 2 * len(self.open) + STALE_TIMERS_MIN:
+        """Have `lapse` look at these ids then.
+
+        Extended again and again, a few could be in thousands of runs: all might be over at once.
+        """
+        if self.timed > 2 * len(self.open) + STALE_TIMERS_MIN:
             self.find_timers()
         heapq.heappush(self.timers, (at_ms, first, last))
+        self.timed += last + 1 - first
 
     def find_timers(self) -> None:
         """Make the timers anew, of what is open, not due and not behind another of its key."""
@@ -229,6 +236,7 @@ class SharedGroup:
         if self.order is not None:
             ids = [id_ for id_ in ids if not self.order.is_behind(id_)]
         self.timers = [(lease.at_ms, *run) for run, lease in _runs(self.open, ids)]
+        self.timed = len(ids)
         heapq.heapify(self.timers)
 
     def next_ms(self) -> int | None:
@@ -239,8 +247,12 @@ class SharedGroup:
             for id_ in range(first, last + 1):
                 lease = self.open.get(id_)
                 if lease is not None and lease.at_ms == at_ms and id_ not in self.due:
+                    if id_ > first:  # those before it are not looked at again and again
+                        heapq.heapreplace(timers, (at_ms, id_, last))
+                        self.timed -= id_ - first
                     return at_ms
             heapq.heappop(timers)  # settled, or extended: another one has its time
+            self.timed -= last + 1 - first
         return None
 
     def next_due(self) -> int | None:
@@ -531,8 +543,9 @@ class Groups:
         """Let ids be nobody's, and due at that time."""
         for id_ in ids:
             group.put(id_, Lease("", 0, at_ms, group.open[id_].attempt))
+        for first, last in _joined(ids):  # what a client holds may be far apart
+            group.set_timer(at_ms, first, last)
         if ids:
-            group.set_timer(at_ms, ids[0], ids[-1])
             self._stirred.add((group.topic.name, group.name))
 
     def _give(

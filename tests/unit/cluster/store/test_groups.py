@@ -190,6 +190,47 @@ def test_a_lease_that_ran_out_may_be_acknowledged_as_long_as_nobody_else_has_it(
     assert bench.take("b", 10)["given"] == [[2, 2, 2]]
 
 
+def test_what_another_process_gives_back_is_looked_at_alone_not_all_that_lies_between(
+    bench: GroupsBench,
+) -> None:
+    bench.take("a", 1)
+    between = bench.take("b", 3)
+    bench.take("b", 0, acks=[(between["token"], 2, 4)])
+    bench.take("a", 1)
+    bench.ok(Register("a", False, None, ""))
+    group = bench.store.groups.get("t", "g")
+    assert group is not None
+    assert [each for each in group.timers if each[0] == bench.store.idle.log_ms] == [
+        (bench.store.idle.log_ms, 1, 1),
+        (bench.store.idle.log_ms, 5, 5),
+    ]
+    assert bench.take("b")["given"] == [[1, 1, 2], [5, 5, 2]]
+
+
+def test_what_is_extended_again_and_again_is_not_looked_at_as_often_when_its_time_is_over(
+    bench: GroupsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "STALE_TIMERS_MIN", 0)
+    token = bench.take("a", 5)["token"]
+    for _ in range(100):
+        bench.take("a", 0, extends=[(token, 1, 5, LEASE_MS)])
+        bench.now_ms += 1
+    group = bench.store.groups.get("t", "g")
+    assert group is not None
+    assert sum(last + 1 - first for _, first, last in group.timers) == group.timed <= 15
+
+
+def test_what_is_settled_is_not_looked_at_again_for_a_time_that_is_over(bench: GroupsBench) -> None:
+    token = bench.take("a", 5)["token"]
+    bench.take("a", 0, acks=[(token, 1, 3)])
+    group = bench.store.groups.get("t", "g")
+    assert group is not None
+    at_ms = group.next_ms()
+    assert (at_ms, group.timers) == (bench.store.idle.log_ms + LEASE_MS, [(at_ms, 4, 5)])
+    bench.now_ms += LEASE_MS
+    assert bench.take("b")["given"] == [[4, 5, 2]]
+
+
 def test_what_is_given_back_waits_for_its_delay(bench: GroupsBench) -> None:
     token = bench.take("a", 5)["token"]
     bench.take("a", 0, naks=[(token, 2, 3, 100), (token, 5, 5, 0)])
@@ -763,6 +804,8 @@ def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reop
                 dead += result[1]["dead"]  # type: ignore[index]
         rows = reference.groups_at("", "", index)
         assert stores[0].groups.page("", "", 100) == rows
+        for group in stores[0].groups._groups.values():
+            assert group.timed == sum(last + 1 - first for _, first, last in group.timers)
         ends = {row["topic"]: row["last_id"] for row in reference.listing_at("", index)}
         assert stores[0].topic_ends() == ends
         blocked += sum(each["behind"] for each in rows)
