@@ -18,7 +18,7 @@ from chaos.simulation.search.run import PLANTABLE
 from cluster.members import peers
 from cluster.observe import http, metrics, pages, past, reading, survey
 from cluster.observe.metrics import metrics_table
-from cluster.serve import broker, client_port, intake, zmtp
+from cluster.serve import broker, client_port, intake, leases, zmtp
 from cluster.settings import config
 from cluster.settings.config import MEMBER_COUNTS
 from cluster.store import acts, store
@@ -199,6 +199,12 @@ NODE_LIMITS: Final = (
         "publications that wait for a majority; fewer while little of the disk is free",
         broker,
         "PUT_BYTES_MAX",
+        "`overloaded`",
+    ),
+    (
+        "TAKEs of one client that wait in a group",
+        leases,
+        "TAKES_OF_ONE_MAX",
         "`overloaded`",
     ),
     ("parts of a message", zmtp, "PARTS_MAX", CLOSES),

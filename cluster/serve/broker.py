@@ -41,6 +41,7 @@ from cluster.store.commands import (
     SetTopic,
     Subscribe,
     SubscribePattern,
+    Take,
     TransferLeader,
     Unsubscribe,
     UnsubscribePattern,
@@ -118,6 +119,9 @@ Route = bytes | tuple[str, int]  # a client's connection, or (relaying node, rel
 Ended = Callable[[float, str, Mapping[str, Any]], None]
 Traced = Callable[[Request], Ended | None]
 ENTRY_WORK_MAX: Final = 1_024  # a small part of an election's time, on a slow machine too
+# A TAKE may settle thousands of ids, and bury dozens: so it counts as more, in the same unit.
+SETTLED_PER_WORK: Final = 16
+TAKE_WORK: Final = 16
 # May look at all topics, or end all subscriptions of a client or a topic: alone in their entry.
 LONG_OPERATIONS: Final = (SubscribePattern, UnsubscribePattern, DropClient, DeleteTopic)
 RETRY_AFTER_MS: Final = 50  # what an overloaded node asks for: a few turns
@@ -257,6 +261,7 @@ class Broker:
     _read_bytes_in_all: int = 0
     _asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # more of a quota, under way
     _parked_of: Counter[str] = field(default_factory=Counter)  # GETs that are parked, by principal
+    _takes_of: Counter[tuple[str, ...]] = field(default_factory=Counter)  # by group and client
     _heard: dict[str, None] = field(default_factory=dict)  # by reads; see take_heard
     _held: Counter[str] = field(default_factory=Counter)  # PUTs refused, by their full topics
     _operations: list[Operation] = field(default_factory=list)
@@ -683,6 +688,10 @@ class Broker:
         """Return how much an operation has to do, about: 1 is what a subscription costs."""
         if isinstance(operation, LONG_OPERATIONS):
             return ENTRY_WORK_MAX
+        if isinstance(operation, Take):
+            rows = *operation.acks, *operation.naks, *operation.extends
+            settled = sum(last + 1 - first for _, first, last, *_ in rows)
+            return settled // SETTLED_PER_WORK + TAKE_WORK
         return 1 + self.store.brings(getattr(operation, "topic", ""))
 
     def submitted(self, index: int, term: int, authors: list[Waiting]) -> None:
@@ -830,6 +839,7 @@ class Broker:
         refused = self._refusal(waiting)
         if refused is not None:
             self.refuse(waiting, refused.code, refused.message, **refused.details)
+            self._pass_on(request, now_ms)
             return
         if request.type not in OF_OTHERS:
             self._hear(request.client_id)
@@ -1025,6 +1035,7 @@ class Broker:
         if not self._has_room(waiting.route):
             message = "publications wait on the way to this client"
             self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
+            self._pass_on(request, now_ms)
             return
         leased = leases.read(store, request, waiting.body)
         is_empty = request.body["max_count"] > 0 and not waiting.body.get("given")
@@ -1129,6 +1140,13 @@ class Broker:
             refusal = ProtocolError("overloaded", what, **wait)
         elif principal is not None and 0 < quota <= self._parked_of[principal]:
             refusal = self._over(principal, "parked_gets_max", QUOTA_RETRY_MS)
+        elif (
+            waiting.request.type == TAKE
+            and self._takes_of[_taker(waiting.request)] >= leases.TAKES_OF_ONE_MAX
+        ):
+            what = "as many TAKEs of this client wait in the group as may"
+            wait = {"limit": leases.TAKES_OF_ONE_MAX, "retry_after_ms": RETRY_AFTER_MS}
+            refusal = ProtocolError("overloaded", what, **wait)
         if refusal is not None:
             if waiting.request.type == TAKE and waiting.carried_out:
                 self._hand_out(waiting, Leased(0, [], 0, b"", b""))
@@ -1147,6 +1165,8 @@ class Broker:
         self._parked_count += 1
         if principal is not None:
             self._parked_of[principal] += 1
+        if waiting.request.type == TAKE:
+            self._takes_of[_taker(waiting.request)] += 1
         table, key = self._place(waiting)
         table.setdefault(key, {})[self._parked_number] = waiting
         heapq.heappush(
@@ -1213,6 +1233,12 @@ class Broker:
                 self._sweep_deadlines()
                 return
 
+    def _pass_on(self, request: Request, now_ms: float) -> None:
+        """Offer others what a TAKE may have been offered that is refused."""
+        if request.type == TAKE:
+            log_ms = leases.reckoned(self.store, self.term(), now_ms)
+            self._offer(leases.key_of(request), log_ms)
+
     def _look_for_lapsed(self, now_ms: float) -> None:
         """Offer what was leased to somebody whose time is over by now."""
         self._next_look_ms = now_ms + leases.LOOK_MS
@@ -1233,6 +1259,11 @@ class Broker:
             self._parked_of[waiting.principal] -= 1
             if not self._parked_of[waiting.principal]:
                 del self._parked_of[waiting.principal]
+        if waiting.request.type == TAKE:
+            taker = _taker(waiting.request)
+            self._takes_of[taker] -= 1
+            if not self._takes_of[taker]:
+                del self._takes_of[taker]
 
     def _expired(self, now_ms: float) -> Waiting | None:
         """Take out a parked GET whose wait is over: it is answered that there is nothing yet."""
@@ -1268,6 +1299,7 @@ class Broker:
         self._heard.clear()
         self._asked.clear()
         self._parked_of.clear()
+        self._takes_of.clear()
         self._parked_any.clear()
         self._parked_takes.clear()
         self._parked_by_deadline.clear()
@@ -1379,6 +1411,11 @@ def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:
     request = waiting.request
     is_dropped = request.type == ADMIN and request.body["act"] in ENDS_SUBSCRIPTIONS
     return changed and (is_dropped or request.type in CHANGES_A_TOPIC)
+
+
+def _taker(request: Request) -> tuple[str, ...]:
+    """Return in which group a TAKE is, and whose."""
+    return (*leases.key_of(request), request.client_id)
 
 
 def _way(route: Route) -> bytes | str:

@@ -21,6 +21,9 @@ from flotilla_client.protocol import INTEGER_MAX, LEASE_MS, Request
 
 LOOK_MS: Final = 20.0  # between two looks at leases that may have run out: far below LEASE_MS_MIN
 OFFERED_MAX: Final = 64  # parked takes of a group that are looked at for one that gets something
+# Of these, of one client: who has as many leases as he may gets nothing, and stands before others.
+# By the limits of groups (store/groups.py) that are five at a time.
+TAKES_OF_ONE_MAX: Final = 8
 
 Key = tuple[str, str]  # topic and group
 

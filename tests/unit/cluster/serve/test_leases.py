@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from cluster.serve.broker import Answer
-from cluster.serve.leases import OFFERED_MAX
+from cluster.serve.leases import OFFERED_MAX, TAKES_OF_ONE_MAX
 from cluster.store import commands
 from cluster.store.commands import MakeGroup, Raise, Register, SetTopic
+from cluster.store.groups import GroupLimits
 from cluster.wire.levels import LEVEL_OF_DEAD_LETTERS, LEVEL_OF_GROUPS
 from flotilla_client.protocol import (
     ADMIN,
@@ -19,6 +20,7 @@ from flotilla_client.protocol import (
     INSPECT,
     REQUEST_ID,
     SETTLE_ROWS_MAX,
+    SETTLED_MAX,
     SUB,
     TAKE,
     TOPIC_BYTES_MAX,
@@ -159,6 +161,66 @@ def test_who_asks_for_nothing_does_not_wait_beside_those_who_are_offered_what_co
     assert bench.take(wait_ms=5_000) == []
     [answer] = bench.publish()
     assert answer.body["leases"] == [[1, 1, 1]]
+
+
+def test_who_may_have_no_more_does_not_stand_before_those_who_may(
+    bench: LeasesBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.store.groups, "_limits", GroupLimits(leases_per_client_max=1))
+    bench.publish()
+    assert bench.take("you")[0].body["count"] == 1
+    refused = [each for _ in range(OFFERED_MAX) for each in bench.take("you", wait_ms=5_000)]
+    assert {code_of(each) for each in refused} == {"overloaded"}
+    assert len(refused) == OFFERED_MAX - TAKES_OF_ONE_MAX
+    assert bench.take(wait_ms=5_000) == []
+    [answer] = bench.publish()
+    assert answer.body["leases"] == [[2, 1, 1]]
+
+
+def test_all_who_may_have_no_more_at_a_time_leave_others_a_place_among_those_offered() -> None:
+    limits = GroupLimits()
+    full = limits.open_per_group_max // limits.leases_per_client_max
+    assert full * TAKES_OF_ONE_MAX < OFFERED_MAX
+
+
+def test_whose_takes_were_woken_or_answered_may_wait_again(bench: LeasesBench) -> None:
+    def parked() -> int:
+        takes = (bench.take("you", wait_ms=500, max_count=1) for _ in range(TAKES_OF_ONE_MAX + 1))
+        return sum(not answers for answers in takes)
+
+    assert parked() == TAKES_OF_ONE_MAX
+    bench.publish(TAKES_OF_ONE_MAX)
+    assert parked() == TAKES_OF_ONE_MAX
+    bench.now_ms += 500
+    assert len(bench.turn()) == TAKES_OF_ONE_MAX
+    assert parked() == TAKES_OF_ONE_MAX
+    bench.broker.users_changed()
+    assert bench.turn() == []
+    bench.broker.abdicate("n2")
+    bench.taken()
+    assert parked() == TAKES_OF_ONE_MAX
+
+
+def test_what_was_offered_to_a_take_that_is_refused_is_offered_to_the_next(
+    bench: LeasesBench,
+) -> None:
+    for _ in range(3):
+        bench.ask(TAKE, "t", "you", epoch=1, group="g", wait_ms=5_000)
+    bench.turn()
+    bench.ask(REQUEST_ID, client_id="you")  # a newer process: what the older one asks is refused
+    bench.turn()
+    assert bench.take(wait_ms=5_000) == []
+    [answer] = bench.publish()
+    assert answer.body["leases"] == [[1, 1, 1]]
+
+
+def test_what_takes_settle_is_spread_over_entries(bench: LeasesBench) -> None:
+    for _ in range(3):
+        bench.ask(TAKE, "t", group="g", extends=[[1, 1, SETTLED_MAX, LEASE_MS]])
+    for _ in range(3):
+        bench.ask(TAKE, "t", group="g", acks=[[1, 1, 1]])
+    entries = [len(commands.decode(payload)[1]) for _, payload in bench.submit()]
+    assert entries == [1, 1, 4]
 
 
 def test_what_is_given_back_wakes_who_waits(bench: LeasesBench) -> None:
