@@ -329,7 +329,8 @@ def _asked_to_read(request: HttpRequest) -> PageRead | Response:
     if from_id and not (from_id.isascii() and from_id.isdigit() and len(from_id) < 17):
         return text(400, "from: an id, a whole number")
     count = request.query.get("count", str(COUNT_MAX))
-    if not (count.isascii() and count.isdigit() and 1 <= int(count[:3]) <= COUNT_MAX):
+    is_number = count.isascii() and count.isdigit() and len(count) < 10
+    if not (is_number and 1 <= int(count) <= COUNT_MAX):
         return text(400, f"count: 1 to {COUNT_MAX}")
     return PageRead(topic, min(int(from_id), INTEGER_MAX) if from_id else None, int(count))
 

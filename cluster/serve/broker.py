@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from cluster.serve import leases
 from cluster.serve.quotas import Quotas, Refusals, exceeded
+from cluster.serve.shares import places_of_one
 from cluster.settings.config import LimitSettings
 from cluster.store import commands
 from cluster.store.commands import (
@@ -178,7 +179,8 @@ class Waiting:
     level that it takes was not there then.
     `awaits_time`: of the next entry, as what it would be given has expired by then. `carried_out`:
     the change that it asked for stands (of a GET: the acknowledgment it carried, of a TAKE: what it
-    settled). `body`: an answer that is made step by step, as far as it has come.
+    settled). `body`: an answer that is made step by step, as far as it has come. `has_place`: it
+    counts among what its principal has under way.
     """
 
     route: Route
@@ -193,6 +195,7 @@ class Waiting:
     awaits_time: bool = False
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
+    has_place: bool = False
     asks_for: tuple[str, ...] = ()  # quotas of which it has more if it is carried out
     ended: Ended | None = None  # has to know of the answer
 
@@ -260,6 +263,7 @@ class Broker:
     _read_bytes: Counter[bytes | str] = field(default_factory=Counter)  # in `_answers`, by its way
     _read_bytes_in_all: int = 0
     _asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # more of a quota, under way
+    _under_way_of: Counter[str] = field(default_factory=Counter)  # by principal
     _parked_of: Counter[str] = field(default_factory=Counter)  # GETs that are parked, by principal
     _takes_of: Counter[tuple[str, ...]] = field(default_factory=Counter)  # by group and client
     _heard: dict[str, None] = field(default_factory=dict)  # by reads; see take_heard
@@ -293,7 +297,7 @@ class Broker:
         waiting = Waiting(route, request, principal, deadline_ms)
         waiting.taken_ms = now_ms
         try:
-            self._admit(request)
+            self._admit(waiting)
             if self.forbidden(principal, request) is not None:
                 waiting.was_forbidden = True
                 return _without_data(waiting)
@@ -331,16 +335,31 @@ class Broker:
         """True while operations wait for `take_entries`."""
         return bool(self._operations)
 
-    def _admit(self, request: Request) -> None:
+    def _admit(self, waiting: Waiting) -> None:
+        """Refuse what there is no place for. One principal leaves some to the others.
+
+        Or one whose answers take long, as those of REQUEST_ID may, would soon have all of them.
+        """
+        limit, principal = self.limits.in_flight_max, waiting.principal
         under_way = self._entries_waiting + len(self._operations)
         under_way += len(self._reads) + len(self._due)
-        if under_way >= self.limits.in_flight_max:
-            raise ProtocolError(
-                "overloaded",
-                f"{under_way} requests are under way",
-                limit=self.limits.in_flight_max,
-                retry_after_ms=RETRY_AFTER_MS,
-            )
+        if under_way < limit and principal is not None:
+            limit, under_way = places_of_one(limit), self._under_way_of[principal]
+        if under_way >= limit:
+            message = f"{under_way} requests are under way"
+            wait = {"limit": limit, "retry_after_ms": RETRY_AFTER_MS}
+            raise ProtocolError("overloaded", message, **wait)
+        if principal is not None:
+            waiting.has_place = True
+            self._under_way_of[principal] += 1
+
+    def _give_place_back(self, waiting: Waiting) -> None:
+        if waiting.has_place:
+            assert waiting.principal is not None, waiting
+            waiting.has_place = False
+            self._under_way_of[waiting.principal] -= 1
+            if not self._under_way_of[waiting.principal]:
+                del self._under_way_of[waiting.principal]
 
     def forbidden(self, principal: str | None, request: Request) -> Refused | None:
         """Return why a request may not be carried out, by what is applied; None if it may.
@@ -1161,6 +1180,7 @@ class Broker:
             # what counts for topics left out: 10,000 GETs must not hold a thousand names each.
             waiting.request.body["last_ids"] = {}
             waiting.request.body["placed"] = {}
+        self._give_place_back(waiting)
         self._parked_number += 1
         self._parked_count += 1
         if principal is not None:
@@ -1336,6 +1356,7 @@ class Broker:
     ) -> None:
         assert not waiting.answered, waiting
         waiting.answered = True
+        self._give_place_back(waiting)
         request = waiting.request
         put_taken_ms = waiting.taken_ms if kind == ACK and request.type == PUT else 0.0
         if waiting.ended is not None:

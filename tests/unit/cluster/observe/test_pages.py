@@ -200,7 +200,13 @@ def test_a_refusal_of_the_state_is_told(found: Refused, status: int) -> None:
     assert (response.status, response.body.decode()) == (status, f"{found.message}\n")
 
 
-@pytest.mark.parametrize("query", ["", "topic=t&from=x", "topic=t&count=51", "topic=t&count=0"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("", "topic=t&from=x", "topic=t&count=51", "topic=t&count=0", "topic=t&count=0011111"),
+        pytest.param("topic=t&count=001" + 4_300 * "0", id="more digits than Python reads"),
+    ],
+)
 def test_what_is_no_place_in_a_topic_is_refused(query: str) -> None:
     world = PageWorld()
     world.node.reader = ReadAtOnce(None)

@@ -186,6 +186,32 @@ def test_one_request_over_the_limit_is_refused_until_others_are_answered(tmp_pat
     assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
 
 
+def test_who_has_most_places_of_what_is_under_way_leaves_some_to_others(tmp_path: Path) -> None:
+    bench = BrokerBench(tmp_path, in_flight_max=8)
+
+    def asked_by(principal: str, kind: str, **body: Any) -> None:
+        made = Request(kind, principal, "t" if kind == GET else "", ME, None, body)
+        request = decode_request(encode_request(made))
+        waiting = bench.broker.request(b"me", request, bench.now_ms, principal)
+        if waiting is not None:
+            bench.broker.await_barrier(waiting, bench.barrier, bench.store.applied_index)
+
+    for _ in range(2):
+        for kind in (REQUEST_ID, TOPICS, REQUEST_ID, TOPICS, REQUEST_ID, TOPICS, TOPICS):
+            asked_by("flood", kind)
+        asked_by("other", TOPICS)
+        answers = [(each.request_id, code_of(each)) for each in bench.turn()]
+        assert answers[0] == ("flood", "overloaded")
+        assert sorted(answers[1:]) == [("flood", "ACK")] * 6 + [("other", "ACK")]
+    for _ in range(7):
+        asked_by("flood", GET, wait_ms=1_000)  # those who wait for publications are counted apart
+        assert bench.turn() == []
+    asked_by("flood", TOPICS)
+    bench.broker.abdicate("n2")
+    assert len(bench.taken()) == 8
+    assert bench.broker._under_way_of == {}
+
+
 def test_a_full_topic_refuses_puts(tmp_path: Path) -> None:
     bench = BrokerBench(tmp_path, backlog_bytes_max=1003)
     bench.put(1, b"x" * 1000)
