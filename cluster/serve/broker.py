@@ -143,6 +143,7 @@ HELD_TOPICS_MAX: Final = 1_000  # full topics that are to be told of
 CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB, SEEK})  # what a parked GET may be waiting for
 ENDS_SUBSCRIPTIONS: Final = frozenset({DROP_SUBSCRIPTION, DELETE_TOPIC})  # as well
 READS: Final = frozenset({GET, READ, TOPICS, INSPECT})
+NOBODY: Final = ""  # no client's id: it has no leases
 OF_OTHERS: Final = frozenset({INSPECT, ADMIN})  # the client that is named does not act: it is meant
 
 
@@ -749,17 +750,21 @@ class Broker:
             elif waiting.request.type == SUB and isinstance(outcome, Done):
                 # A subscription may begin below a topic's end, and its client wait for any topic.
                 self._awaken([self._parked_any.pop(waiting.request.client_id, {})])
-            elif waiting.request.type == TAKE and isinstance(outcome, Done):
-                news |= self._taken(waiting.request, outcome.body)
+            elif waiting.request.type == TAKE:
+                news |= self._taken(waiting.request, outcome)
         for topic in sorted(news):  # a set's order is another one in every process
             self._wake(topic)
 
-    def _taken(self, request: Request, body: Mapping[str, Any]) -> set[str]:
-        """Offer others what a take has left; return the topic that its dead letters went to."""
+    def _taken(self, request: Request, outcome: Outcome) -> set[str]:
+        """Offer others what a take has left, all of it if it is refused.
+
+        Return the topic that its dead letters went to.
+        """
         key = leases.key_of(request)
         self._offer(key, self.store.idle.log_ms)
         group = self.store.groups.get(*key)
-        return {group.dead_letters_to} if group is not None and body["dead"] else set()
+        has_dead = isinstance(outcome, Done) and outcome.body["dead"]
+        return {group.dead_letters_to} if group is not None and has_dead else set()
 
     def replace_store(self, store: Store) -> None:
         """Read from another store from now on: a copy has taken the old one's place."""
@@ -1260,11 +1265,16 @@ class Broker:
             self._offer(leases.key_of(request), log_ms)
 
     def _look_for_lapsed(self, now_ms: float) -> None:
-        """Offer what was leased to somebody whose time is over by now."""
+        """Offer what was leased to somebody whose time is over by now.
+
+        A group is looked at once where there is nothing for anybody, however many wait for it.
+        """
         self._next_look_ms = now_ms + leases.LOOK_MS
-        log_ms = leases.reckoned(self.store, self.term(), now_ms)
+        groups, log_ms = self.store.groups, leases.reckoned(self.store, self.term(), now_ms)
         for key in list(self._parked_takes):
-            self._offer(key, log_ms)
+            group = groups.get(*key)
+            if group is None or groups.has_work(group, NOBODY, log_ms):
+                self._offer(key, log_ms)
 
     def _awaken(self, woken: list[dict[int, Waiting]]) -> None:
         for parked in woken:

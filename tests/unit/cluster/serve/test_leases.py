@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cluster.serve.broker import Answer
-from cluster.serve.leases import OFFERED_MAX, TAKES_OF_ONE_MAX
+from cluster.serve.leases import LOOK_MS, OFFERED_MAX, TAKES_OF_ONE_MAX
 from cluster.store import commands
 from cluster.store.commands import MakeGroup, Raise, Register, SetTopic
-from cluster.store.groups import GroupLimits
+from cluster.store.groups import GroupLimits, SharedGroup
 from cluster.wire.levels import LEVEL_OF_DEAD_LETTERS, LEVEL_OF_GROUPS
 from flotilla_client.protocol import (
     ADMIN,
@@ -212,6 +212,37 @@ def test_what_was_offered_to_a_take_that_is_refused_is_offered_to_the_next(
     assert bench.take(wait_ms=5_000) == []
     [answer] = bench.publish()
     assert answer.body["leases"] == [[1, 1, 1]]
+
+
+def test_what_was_offered_to_a_take_that_its_entry_refuses_is_offered_to_the_next(
+    bench: LeasesBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.store.groups, "_limits", GroupLimits(workers_max=1))
+    bench.publish()
+    bench.take(number=1)  # who has leases is the only one that the group may know
+    assert bench.take("you", number=1, wait_ms=5_000) == []
+    assert bench.take("you", wait_ms=5_000) == []
+    [answer] = bench.publish()
+    assert answer.body["leases"] == [[2, 1, 1]]
+
+
+def test_a_look_for_what_ran_out_asks_a_group_once_however_many_wait(
+    bench: LeasesBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for client in (ME, "you"):
+        for _ in range(TAKES_OF_ONE_MAX):
+            bench.take(client, wait_ms=5_000)
+    groups, asked = bench.store.groups, list[str]()
+    has_work = groups.has_work
+
+    def counted(group: SharedGroup, client_id: str, now_ms: int) -> bool:
+        asked.append(client_id)
+        return has_work(group, client_id, now_ms)
+
+    monkeypatch.setattr(groups, "has_work", counted)
+    bench.now_ms += LOOK_MS
+    assert bench.turn() == []
+    assert asked == [""]
 
 
 def test_what_takes_settle_is_spread_over_entries(bench: LeasesBench) -> None:
