@@ -434,9 +434,17 @@ def registry(look: Callable[[], View]) -> CollectorRegistry:
 
 
 def exposition(made: CollectorRegistry, accept: str) -> tuple[str, bytes]:
-    """Return (content type, text) of a registry's metrics, in the form that a reader accepts."""
-    encode, content_type = choose_encoder(accept)
-    return content_type, encode(made)
+    """Return (content type, text) of a registry's metrics, in the form that a reader accepts.
+
+    The plain one if that names a version that is none, of which the library makes an error.
+    """
+    try:
+        encode, content_type = choose_encoder(accept)
+        content_type.encode("ascii")  # it has the version in it
+        return content_type, encode(made)
+    except (TypeError, ValueError):
+        encode, content_type = choose_encoder("")
+        return content_type, encode(made)
 
 
 def metrics_table() -> str:

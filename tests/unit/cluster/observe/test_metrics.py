@@ -21,6 +21,15 @@ def shown(view: View) -> str:
     return text.decode()
 
 
+@pytest.mark.parametrize("version", ["x", "", "1", "1.0.0\xff", "2.0.0\xff", "1..", "9" * 5_000])
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+def test_whatever_version_a_reader_names_it_is_answered(kind: str, version: str) -> None:
+    made = registry(lambda: view_of(1))
+    content_type, text = exposition(made, f"{kind};version={version}")
+    assert content_type.isascii()
+    assert b"flotilla_" in text
+
+
 def samples(view: View) -> dict[str, list[tuple[dict[str, str], float]]]:
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(shown(view)):
