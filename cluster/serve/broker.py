@@ -710,7 +710,7 @@ class Broker:
             return ENTRY_WORK_MAX
         if isinstance(operation, Take):
             rows = *operation.acks, *operation.naks, *operation.extends
-            settled = sum(last + 1 - first for _, first, last, *_ in rows)
+            settled = sum(row[2] + 1 - row[1] for row in rows)
             return settled // SETTLED_PER_WORK + TAKE_WORK
         return 1 + self.store.brings(getattr(operation, "topic", ""))
 
