@@ -12,20 +12,24 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
+from analytics.common.schema import NUMBER_MAX
 from analytics.common.storage import Place, files_in
 from analytics.intake.completeness import TORN_MARK
 
 LINES: Final = "history"  # in a run's directory: a file of lines for each process
 PARQUET: Final = "history.parquet"  # instead of it: parts
+APPLICATION: Final = "application"  # `recorded_by` in run.json
 TRUTH: Final = "truth"  # beside it: a file for each node whose disk was read
 HIDDEN: Final = ("_", ".")  # Spark leaves out what is called so
 PARQUET_ASIDE: Final = ("_SUCCESS", ".crc")  # ends of names that Hadoop writes beside the parts
 DIGEST_BYTES: Final = 16
+DIGEST: Final = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 PIECE_BYTES: Final = 4 * 1024 * 1024
 # Of a last line without an end, kept to tell if it is torn: a GET's answer has 6 MB at most.
 TAIL_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -98,8 +102,11 @@ def survey_of(directory: Place) -> FileSurvey:
     doubts = _FileDoubts()
     document = _run_file(directory / "run.json", doubts)
     run_id = None if document is None else document.get("run_id")
-    if document is not None and not isinstance(run_id, str):
+    if document is not None and not (isinstance(run_id, str) and run_id):
         doubts.unvouched.append("run.json: no `run_id`")
+    who = None if document is None else document.get("recorded_by")
+    if who not in (None, APPLICATION):
+        doubts.holes.append(f"run.json does not say who recorded: {who!r}")
     named = None if document is None else _named(document, doubts)
     is_parquet = _is_parquet(directory, named)
     candidates = _candidates(directory, is_parquet, named, doubts)
@@ -231,7 +238,7 @@ def _named(
 ) -> dict[str, Described] | list[str] | None:
     """Return what run.json says of the files, or of their names alone, or None."""
     history = document.get("history")
-    if _is_names(history):
+    if is_names(history):
         doubts.unvouched.append(
             "run.json names the files of its history and does not say what is in them, as of"
             f" version 0.2: one that was cut would not be noticed; {SEAL_REMEDY}"
@@ -250,8 +257,9 @@ def _named(
     return {name: member or nothing for name, member in described.items()}
 
 
-def _is_names(history: object) -> TypeGuard[list[str]]:
-    return isinstance(history, list) and all(isinstance(name, str) for name in history)
+def is_names(value: object) -> TypeGuard[list[str]]:
+    """Return whether what run.json says is a list of names."""
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _described(member: object) -> Described | None:
@@ -264,7 +272,9 @@ def _described(member: object) -> Described | None:
         type(lines) is int
         and type(size) is int
         and min(lines, size) >= 0
+        and max(lines, size) <= NUMBER_MAX
         and isinstance(digest, str)
+        and DIGEST.fullmatch(digest) is not None
         and isinstance(closed, bool)
     )
     return Described(lines, size, digest, closed) if is_right else None  # type: ignore[arg-type]

@@ -20,7 +20,14 @@ from analytics.common import schema
 from analytics.common.storage import Place, files_in
 from analytics.common.table_store import made_of, settled
 from analytics.common.verdict import NOT_COLLECTED
-from analytics.intake.files import TRUTH, against_run_file, content_of, legible, strictly
+from analytics.intake.files import (
+    TRUTH,
+    against_run_file,
+    content_of,
+    is_names,
+    legible,
+    strictly,
+)
 from analytics.intake.strict import BLOCK, FILE, STRICTLY, VALUE, is_one_object, lines_of, no_lines
 
 # kind -> the fields without which a row of it says nothing.
@@ -113,13 +120,12 @@ def none(spark: SparkSession, members: Iterable[str] = ()) -> Truth:
 
 def truth_of(spark: SparkSession, directory: Place) -> Truth:
     """Return the truth of the run in `directory`."""
-    run_id, members, expected, is_unsaid, said = _announced(directory / "run.json")
+    run_id, members, expected, unsaid, said = _announced(directory / "run.json")
     entries = files_of(directory)
     files = [one for one in entries if _node_of(one.name) in expected and one.is_file()]
     due = {f"{node}{ENDING}" for node in expected}
     holes, unvouched = against_run_file(files, said, due)
-    if is_unsaid:
-        holes = ("run.json does not say whose disks were to be read", *holes)
+    holes = (*unsaid, *holes)
     unread = tuple(legible(one.name) for one in entries if one not in files)
     collected = {_node_of(one.name) for one in files}
     lines = lines_of(spark, files) if files else no_lines(spark)
@@ -207,9 +213,9 @@ def _nodes(spark: SparkSession, nodes: list[tuple[str, str, bool]]) -> DataFrame
     return made_of(spark, rows, schema.NODES)
 
 
-def _announced(run_file: Place) -> tuple[str, set[str], set[str], bool, object]:
+def _announced(run_file: Place) -> tuple[str, set[str], set[str], list[str], object]:
     """Return run id, members, and nodes whose truth was to be collected, as run.json has them;
-    whether it says of these something that can't be read; and what it says of the truth's files.
+    what it says of these that can't be read; and what it says of the truth's files.
 
     Nothing of a file that can't be read: load.py says so, and that is a reason for doubt already.
     """
@@ -217,12 +223,15 @@ def _announced(run_file: Place) -> tuple[str, set[str], set[str], bool, object]:
         document: dict[str, Any] = strictly(content_of(run_file))
         run_id = str(document["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "", set(), set(), False, None
-    truth = document.get("truth")
+        return "", set(), set(), [], None
+    truth, members = document.get("truth"), document.get("nodes")
     named = truth.get("nodes") if isinstance(truth, dict) else None
-    is_said = isinstance(named, list) and all(isinstance(node, str) for node in named)
-    expected = set(named) if isinstance(named, list) and is_said else set()
-    members = document.get("nodes")
-    every = {str(node) for node in members} if isinstance(members, list) else set()
+    unsaid = []
+    if members is not None and not is_names(members):
+        unsaid.append("run.json does not say which nodes there were")
+    if truth is not None and not is_names(named):
+        unsaid.append("run.json does not say whose disks were to be read")
+    every = set(members) if is_names(members) else set[str]()
+    expected = set(named) if is_names(named) else set[str]()
     files = truth.get("files") if isinstance(truth, dict) else None
-    return run_id, every, expected, truth is not None and not is_said, files
+    return run_id, every, expected, unsaid, files

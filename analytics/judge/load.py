@@ -20,6 +20,7 @@ from analytics.common.table_store import InDriver, Keeper, OnDisk, remove_tree, 
 from analytics.intake.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, write_manifest
 from analytics.intake.completeness import TORN_MARK
 from analytics.intake.files import (
+    APPLICATION,
     LINES,
     PARQUET,
     FileSurvey,
@@ -42,7 +43,6 @@ LINES_ENDING: Final = ".jsonl"
 EXAMPLE_CHARACTERS_MAX: Final = 120
 LINE_BYTES: Final = 400  # of a history's line, about: a guess at their number before any is read
 ROW_BYTES: Final = 10  # of the same line in Parquet, about
-APPLICATION: Final = "application"  # `recorded_by` in run.json
 # Arrays of several types as texts, to see which of what is in them are numbers.
 FORM: Final = ", ".join(
     f"{name} ARRAY<STRING>" for name in ("items", "corrupt", "letters", "delayed")

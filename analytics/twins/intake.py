@@ -85,6 +85,9 @@ class TakenIn:
 def take_in(directory: Path) -> TakenIn:
     """Read a run's directory. Raises Unjudgeable."""
     intake = TakenIn(_document(directory / "run.json"))
+    who = intake.document.get("recorded_by")
+    if who is not None and not intake.is_application:
+        intake.holes.append(f"run.json does not say who recorded: {who!r}")
     _take_history(intake, directory)
     _take_truth(intake, directory)
     return intake
@@ -170,11 +173,11 @@ def _wanted(intake: TakenIn, listed: object, found: list[str]) -> list[str]:
         return sorted(own)
     intake.doubts.append("run.json does not say what its files hold: a cut one could not be told")
     names = {name for name in found if _is_own(name)}
-    if isinstance(listed, list):
-        names |= {name for name in listed if isinstance(name, str)}
-    elif listed is not None:
-        intake.holes.append("run.json: history is neither an object nor a list")
-    return sorted(names)
+    return sorted(names | set(listed)) if _is_names(listed) else sorted(names)
+
+
+def _is_names(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _is_own(name: str) -> bool:
@@ -195,7 +198,7 @@ def _is_unnamed_yet(path: Path) -> bool:
 def _compare(intake: TakenIn, path: str, said: object, data: bytes) -> None:
     """Hold a file of the history against what run.json says of it."""
     if not _is_said(said):
-        intake.holes.append(f"run.json does not say what {path} holds: {said!r}")
+        intake.doubts.append(f"run.json does not say what {path} holds: {said!r}")
         return
     intake.holes += _differences(path, said, data)
     if not said["closed"]:
@@ -556,6 +559,9 @@ _TRUTH_FIELDS: Final[Mapping[str, Mapping[str, Test]]] = {
     "counter": {"producer": _is_text, "topic": _is_text, "counter": _is_id},
     "leadership": {"term": _is_number},
 }
+_ANY_TRUTH: Final[Mapping[str, Test]] = {  # of a field that is no matter of a row's kind
+    name: test for fields in _TRUTH_FIELDS.values() for name, test in fields.items()
+}
 
 
 def _take_truth(intake: TakenIn, directory: Path) -> None:
@@ -563,7 +569,9 @@ def _take_truth(intake: TakenIn, directory: Path) -> None:
     folder = directory / TRUTH
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     names = intake.document.get("nodes")
-    every = {*expected, *map(str, names if isinstance(names, list) else ())}
+    if names is not None and not _is_names(names):
+        intake.truth_holes.append("run.json does not say which nodes there were")
+    every = {*expected, *(names if _is_names(names) else ())}
     intake.nodes = dict.fromkeys(sorted(every), False)
     told = intake.document.get(TRUTH)
     files = told.get("files") if isinstance(told, Mapping) else None
@@ -610,7 +618,7 @@ def _expected(intake: TakenIn) -> list[str]:
     if truth is None:
         return []
     nodes = truth.get("nodes") if isinstance(truth, Mapping) else None
-    if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
+    if not _is_names(nodes):
         intake.truth_holes.append("run.json does not say whose disks were to be read")
         return []
     return sorted(set(nodes))
@@ -641,6 +649,9 @@ def _check_truth(row: Mapping[str, Any]) -> None:
     for name, test in {"run_id": _is_text, "node": _is_text, **fields}.items():
         if not test(row.get(name)):
             raise Malformed(f"{name} is {row.get(name)!r}")
+    for name, value in row.items():
+        if value is not None and name in _ANY_TRUTH and not _ANY_TRUTH[name](value):
+            raise Malformed(f"{name} is {value!r}")
     if row["kind"] == "topic" and row["floor_id"] > row["last_id"]:
         raise Malformed(f"collected up to {row['floor_id']}, given up to {row['last_id']}")
 

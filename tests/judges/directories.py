@@ -241,6 +241,31 @@ def truth_that_was_to_be_read_is_no_object() -> Made:
 
 
 @directory
+def nodes_are_a_number() -> Made:
+    return Made(clean(), UNKNOWN, {"nodes": 3})
+
+
+@directory
+def node_has_no_name() -> Made:
+    return Made(clean(), UNKNOWN, {"nodes": ["a", ["b"]]})
+
+
+@directory
+def ghost_is_found_though_nodes_are_a_number() -> Made:
+    return Made(haunted(), Expected("invalid", frozenset({"phantom"})), {"nodes": 3})
+
+
+@directory
+def nobody_knows_who_recorded() -> Made:
+    return Made(clean(), UNKNOWN, {"recorded_by": ["application"]})
+
+
+@directory
+def ghost_is_no_proof_where_nobody_knows_who_recorded() -> Made:
+    return Made(haunted(), UNKNOWN, {"recorded_by": "an application"})
+
+
+@directory
 def client_was_forgotten() -> Made:
     run = clean()
     run.sub("gone", "t", 2)

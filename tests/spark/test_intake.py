@@ -454,6 +454,16 @@ UNVOUCHED: dict[str, Case] = {
     "no digest": ("does not say of p.jsonl", lambda kept: kept.file("p.jsonl", blake2b=None)),
     "other types": ("does not say of p.jsonl", lambda kept: kept.file("p.jsonl", bytes="9")),
     "no run_id": ("no `run_id`", lambda kept: kept.about(run_id=None)),
+    "digest in capitals": (
+        "does not say of p.jsonl",
+        lambda kept: kept.file("p.jsonl", blake2b="A" * 32),
+    ),
+    "more than there can be": (
+        "does not say of p.jsonl",
+        lambda kept: kept.file("p.jsonl", bytes=2**53 + 1),
+    ),
+    "names and a number": ("that is no object", lambda kept: kept.about(history=["p.jsonl", 3])),
+    "empty run_id": ("no `run_id`", lambda kept: kept.about(run_id="")),
     "run.json gone": ("can't be read", lambda kept: (kept.directory / "run.json").unlink()),
     "run.json broken": ("no JSON", lambda kept: _text(kept, "{")),
     "run.json repeats": ("no JSON: a name comes twice", lambda kept: _text(kept, '{"a":1,"a":1}')),

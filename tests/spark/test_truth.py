@@ -153,6 +153,18 @@ def test_malformed_truth_is_counted_and_all_of_it_may_be_missing(
 
 
 @pytest.mark.slow
+def test_nodes_that_are_no_list_of_names_are_damage_of_the_truth(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    write_run(tmp_path, run_with_truth(), "abc", "abc")
+    document = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(document | {"nodes": ["a", 3]}))
+    truth = truth_of(spark, tmp_path)
+    assert truth.damage() == ("run.json does not say which nodes there were",)
+    assert truth.members == ("a", "b", "c")
+
+
+@pytest.mark.slow
 def test_truth_that_is_empty_or_stateless_or_of_another_run_or_node_is_damaged(
     tmp_path: Path, spark: SparkSession
 ) -> None:

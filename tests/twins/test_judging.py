@@ -235,6 +235,47 @@ def test_a_directory_without_a_run_is_unknown(tmp_path: Path, text: str) -> None
     assert judge(tmp_path).exit_code == 2
 
 
+SAID = {"lines": 1, "bytes": 1, "blake2b": "A" * 32, "closed": True}
+
+
+@pytest.mark.parametrize(
+    "history",
+    [3, ["gone.jsonl", 3], {"p.jsonl": 3, "s.jsonl": 3}, {"p.jsonl": SAID, "s.jsonl": SAID}],
+)
+def test_what_run_json_says_of_files_and_can_not_be_read_vouches_for_nothing_and_is_no_hole(
+    tmp_path: Path, history: object
+) -> None:
+    assert judge(write(tmp_path, recorded(), history=history)).verdict == "unknown"
+    assert judge(write(tmp_path, recorded(lost=True), history=history)).verdict == "invalid"
+
+
+@pytest.mark.parametrize("nodes", [3, "a", {"a": 1}, ["a", 3], ["a", None]])
+def test_nodes_that_are_no_list_of_names_are_a_hole_of_the_truth(
+    tmp_path: Path, nodes: object
+) -> None:
+    """A majority of nodes is not known then: what is on too few disks may be on enough of them."""
+    said = judge(write(tmp_path, recorded(), nodes=nodes))
+    assert said.reasons == ("run.json does not say which nodes there were",)
+    run = recorded()
+    run.disk("a", "b", "c")
+    run.found_on("abc", "state", index=1, digest="00")
+    run.held("a", "p", "t", 1, 2)
+    for node in "abc":
+        run.found_on(node, "topic", topic="t", last_id=2, floor_id=0)
+    directory = tmp_path / "disks"
+    directory.mkdir()
+    assert judge(write(directory, run, nodes=["a", "b", "c"])).verdict == "invalid"
+    assert judge(write(directory, run, nodes=nodes)).verdict == "unknown"
+
+
+@pytest.mark.parametrize("who", ["runner", 3, True, ["application"], {}])
+def test_who_recorded_is_an_application_or_is_not_said(tmp_path: Path, who: object) -> None:
+    for lost in (False, True):
+        said = judge(write(tmp_path, recorded(lost), recorded_by=who))
+        assert said.verdict == "unknown"
+        assert f"run.json does not say who recorded: {who!r}" in said.reasons
+
+
 # --- lines ----------------------------------------------------------------------------------------
 
 
@@ -568,6 +609,9 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         {"kind": "state", "index": 2, "digest": ""},
         {"kind": "entry", "index": 2, "term": 1, "digest": ""},
         {"kind": ["state"], "index": 2, "digest": "00"},
+        {"kind": "state", "index": 2, "digest": "00", "term": "1"},
+        {"kind": "leadership", "term": 1, "producer": 7},
+        {"kind": "counter", "producer": "p", "topic": "t", "counter": 2, "first_id": 0},
     ],
 )
 def test_a_truth_that_no_node_leaves_is_a_hole(tmp_path: Path, row: dict[str, Any]) -> None:
