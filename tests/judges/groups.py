@@ -53,8 +53,21 @@ class ModelWorker:
     under_way: ModelTake | None = None
 
 
+@dataclass
+class ModelReader:
+    """Who reads the group's topic beside it. `answer`: of the GET under way, as it is carried out
+    at once.
+    """
+
+    had: int = 0
+    invoke: Row | None = None
+    answer: int = 0
+
+
 class ModelGroup:
-    """A group, its workers, who publishes to it, and who reads its dead letters."""
+    """A group, its workers, who publishes to it, and who reads its dead letters. `is_watched`:
+    somebody reads its topic beside it, a second one its dead letters, and what is put says its key.
+    """
 
     def __init__(
         self,
@@ -63,8 +76,10 @@ class ModelGroup:
         attempts_max: int | None,
         name: str,
         is_ordered: bool,
+        is_watched: bool = False,
     ) -> None:
         self.scene = SceneWriter(history, rng, name)
+        self.watcher = ModelReader() if is_watched else None
         self.rng, self.lease_ms = rng, rng.choice(LEASES_MS)
         self.attempts_max, self.dead = attempts_max, f"{name}-dead"
         self.is_ordered, self.keys = is_ordered, dict[int, str]()
@@ -72,16 +87,23 @@ class ModelGroup:
         self.head, self.token, self.stored = 0, 0, 0
         self.seen: dict[tuple[str, int, int], Row] = {}  # carried out, by client, epoch, number
         self.letters: list[int] = []
-        self.read, self.settled_to = 0, 0
+        self.read = {"r": 0, "r2": 0} if is_watched else {"r": 0}
+        self.settled_to = 0
         self.workers = [ModelWorker(name) for name in ("a", "b", "c")]
 
     def work(self) -> ModelGroup:
         """Let everybody do what chance has them do."""
-        self.scene.end(self.scene.invoke("r", "sub", self.dead), "ok", last_id=0, resumed=False)
+        for reader in self.read:
+            stands = {"last_id": 0, "resumed": False}
+            self.scene.end(self.scene.invoke(reader, "sub", self.dead), "ok", **stands)
+        steps = [self.put, self.step, self.step, self.step, self.look]
+        if self.watcher is not None:
+            self.scene.put("early", 1, 0)  # nobody has it: it is stored nowhere
+            self.scene.sub("watcher", 0)
+            steps += [self.watch, self.watch]
         self.make(self.workers[0])
         for _ in range(STEPS):
-            step = self.rng.choice((self.put, self.step, self.step, self.step, self.look))
-            step()
+            self.rng.choice(steps)()
         for worker in self.workers:
             if worker.under_way is not None:
                 self.finish(worker, is_lost=False)
@@ -95,11 +117,17 @@ class ModelGroup:
             self.begin(worker, {id_: "acks" for id_ in worker.has})
             self.carry_out(worker)
             self.finish(worker, is_lost=False)
-        self.look()
+        for reader in self.read:
+            self.look(reader)
         self.make(worker)
         told = {"phase": "settled", "group": GROUP, "last_id": self.scene.id(self.stored)}
         self.scene.single(worker.name, "phase", process=self.process(worker), **told)
-        self.scene.single("r", "phase", topic=self.dead, phase="drained", last_id=self.read)
+        for reader, read in self.read.items():
+            self.scene.single(reader, "phase", topic=self.dead, phase="drained", last_id=read)
+        if self.watcher is not None:
+            while self.watcher.had < self.stored or self.watcher.invoke is not None:
+                self.watch()
+            self.scene.drained("watcher", self.stored)
 
     # --- what they do ----------------------------------------------------------------------------
 
@@ -135,15 +163,39 @@ class ModelGroup:
             self.stored += 1
             if self.is_ordered and self.rng.random() < 0.8:
                 self.keys[self.stored] = self.rng.choice("cd") * 16
-            self.scene.put("p", self.stored, self.stored)
+            said = {} if self.watcher is None else self.said_of_keys([self.stored])
+            if self.watcher is None or said or self.rng.random() < 0.7:
+                self.scene.put("p", self.stored, self.stored, **said)
+            else:  # it is stored, and nobody is told so
+                self.scene.unclear("p", self.stored)
+                place = "p", self.stored, 1, self.scene.id(self.stored)
+                self.scene.acknowledged.append(place)
 
-    def look(self) -> None:
-        """Let the reader of dead letters have what is there."""
-        letters = self.letters[self.read :]
+    def watch(self) -> None:
+        """Let who reads the topic beside the group ask, or be answered, with what there was."""
+        reader, scene = self.watcher, self.scene
+        assert reader is not None
+        if reader.invoke is None:
+            reader.invoke = scene.begin_get("watcher", reader.had)
+            reader.answer = self.stored
+            return
+        invoke, reader.invoke = reader.invoke, None
+        places = [("p", number) for number in range(reader.had + 1, reader.answer + 1)]
+        if places:
+            scene.brought(invoke, reader.had + 1, *places)
+        else:
+            scene.end(invoke, "ok", count=0, topic=scene.topic, bytes=0)
+        reader.had = reader.answer
+
+    def look(self, reader: str | None = None) -> None:
+        """Let a reader of dead letters have what is there."""
+        reader = self.rng.choice(list(self.read)) if reader is None else reader
+        read = self.read[reader]
+        letters = self.letters[read:]
         if not letters:
             return
-        invoke = self.scene.invoke("r", "get", self.dead, last_id=self.read, max_count=500)
-        first, last = self.read + 1, len(self.letters)
+        invoke = self.scene.invoke(reader, "get", self.dead, last_id=read, max_count=500)
+        first, last = read + 1, len(self.letters)
         named = [
             [first + place, self.scene.topic, GROUP, self.scene.id(id_)]
             for place, id_ in enumerate(letters)
@@ -152,7 +204,7 @@ class ModelGroup:
         if self.scene.history.is_application:
             brought["digests"] = "".join(f"{id_:016x}" for id_ in letters)
         self.scene.end(invoke, "ok", first_id=first, last_id=last, **brought)
-        self.read = last
+        self.read[reader] = last
 
     def step(self) -> None:
         """Let one worker go on: ask, be answered, wait in vain, or crash."""
@@ -341,16 +393,17 @@ def work(
     attempts_max: int | None = None,
     name: str | None = None,
     is_ordered: bool = False,
+    is_watched: bool = False,
 ) -> ModelGroup:
     """Write a legal group into a history; without a name under one that no other scene has."""
     own = f"work{len(history.scenes)}" if name is None else name
-    return ModelGroup(history, rng, attempts_max, own, is_ordered).work()
+    return ModelGroup(history, rng, attempts_max, own, is_ordered, is_watched).work()
 
 
 def employ(history: MadeHistory, rng: random.Random) -> None:
     """Write a legal group that is worked off into a history, and into nodes' disks."""
     attempts_max, is_ordered = rng.choice((None, 1, 2, 3)), rng.random() < 0.4
-    group = work(history, rng, attempts_max, "job", is_ordered)
+    group = work(history, rng, attempts_max, "job", is_ordered, rng.random() < 0.5)
     if rng.random() < 0.8:
         group.settled_to = 1
         group.drain()

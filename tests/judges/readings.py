@@ -128,6 +128,7 @@ class PatternReader:
         self.pattern = f"{self.scene.topic}.{rng.choice('*>')}"
         self.stored: dict[str, int] = {}
         self.had: dict[str, int] = {}
+        self.begun: dict[str, int] = {}  # of topics not heard of yet: where it began there
         self.follows = False
 
     def read(self) -> None:
@@ -137,7 +138,7 @@ class PatternReader:
             step()
         if self.follows:
             for topic, last in self.stored.items():
-                while self.had.get(topic, 0) < last:
+                while self.place(topic) < last:
                     self.brought(topic)
             self.leave()
 
@@ -154,6 +155,10 @@ class PatternReader:
         ids = {"first_id": id_, "last_id": id_, "duplicate": False}
         self.scene.end(invoke, "ok", **ids)
 
+    def place(self, topic: str) -> int:
+        """Return what the reader of the pattern has of a topic."""
+        return self.had.get(topic, self.begun.get(topic, 0))
+
     def count(self, topic: str) -> int:
         """Return the publisher's next counter in a topic."""
         rows = self.scene.history.rows
@@ -165,9 +170,10 @@ class PatternReader:
         if not self.follows:
             invoke = self.scene.invoke("r", "sub", self.pattern)
             self.scene.end(invoke, "ok", last_id=0, cursor=0, resumed=False)
-            self.follows, self.had = True, {}
+            self.follows, self.had, self.begun = True, {}, dict(self.stored)
             for topic, last in self.stored.items():
-                self.hear(topic, last)
+                if self.rng.random() < 0.5:
+                    self.hear(topic, last)
         elif self.rng.random() < 0.3:
             self.leave()
 
@@ -186,7 +192,7 @@ class PatternReader:
 
     def get(self) -> None:
         """Ask for any topic."""
-        waiting = [name for name, last in self.stored.items() if self.had.get(name, 0) < last]
+        waiting = [name for name, last in self.stored.items() if self.place(name) < last]
         if not self.follows:
             return
         if waiting:
@@ -199,7 +205,7 @@ class PatternReader:
         """Let a GET of any topic bring the next one of this topic; return its id."""
         invoke = self.scene.invoke("r", "get", "", max_count=9)
         if topic not in self.had:
-            self.hear(topic, 0)
+            self.hear(topic, self.place(topic))
         cursor = self.had[topic]
         id_ = self.had[topic] = cursor + 1
         # Counters of what nobody heard are taken as well, and stand nowhere.
@@ -366,3 +372,48 @@ def _(history: MadeHistory, rng: random.Random) -> None:
         scene.put("p", number, number)
     scene.sub("s", 1, resumed=True)
     scene.get("s", 1, 2, ("p", 2))
+
+
+def _followed_later(history: MadeHistory, rng: random.Random) -> SceneWriter:
+    """Return a scene in whose topic one publication stood before `s` followed a pattern of it."""
+    need(not history.is_application)
+    scene = SceneWriter(history, rng)
+    scene.topic, scene.base = f"{scene.topic}.a", 0
+    scene.sub("r", 0)
+    scene.put("p", 1, 1)
+    invoke = scene.invoke("s", "sub", f"{scene.topic[:-1]}{rng.choice('*>')}")
+    scene.end(invoke, "ok", last_id=0, cursor=0, resumed=False)
+    return scene
+
+
+@breaks(
+    "pattern-misses-what-was-there", "subscription", "a pattern has what was there before", "missed"
+)
+def _(history: MadeHistory, rng: random.Random) -> None:
+    scene = _followed_later(history, rng)
+    scene.put("p", 2, 2)
+    invoke = scene.invoke("s", "get", "", max_count=9)
+    scene.end(invoke, "ok", count=0, topic="", bytes=0)
+
+
+@breaks(
+    "pattern-behind-what-was-put", "subscription", "a pattern begins at its SUB's end", "missed"
+)
+def _(history: MadeHistory, rng: random.Random) -> None:
+    scene = _followed_later(history, rng)
+    count = rng.randint(1, 3)
+    scene.put("p", 2, 2, count)
+    scene.sub("s", 1 + rng.randint(1, count), resumed=True)
+
+
+@breaks(
+    "pattern-misses-what-is-delayed", "subscription", "a pattern is owed what is delayed", "missed"
+)
+def _(history: MadeHistory, rng: random.Random) -> None:
+    need(not history.truth)
+    scene = followed(history, rng)
+    said = {"delays": [[1, 1, 60_000]], "counter": 1, "count": 1}
+    invoke = scene.invoke("p", "put", f"{scene.topic}\x1fdelayed", **said)
+    scene.end(invoke, "ok", first_id=0, last_id=0, duplicate=False)
+    invoke = scene.invoke("s", "get", "", max_count=9)
+    scene.end(invoke, "ok", count=0, topic="", bytes=0)

@@ -80,6 +80,7 @@ def test_legal_histories_hold_what_a_correct_cluster_can_do() -> None:
         *("any topic", "short answer", "batch", "counter_gap", "late acknowledgment", "hand"),
         *("release", "digests", "truth", "no phases", "no epochs", "terms", "open file", "tie"),
         *("unclear sub", "late duplicate", "all known already", "stale_request", "terse"),
+        *("expired", "purged", "gap", "compacted"),
     }
     assert {name: seen[name] for name in wanted if seen[name] < 2} == {}
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.judges.broker import DUPLICATES_REMEMBERED, PUBLICATION_BYTES, ReplicatedBroker, runs_of
+from tests.judges.fading import lose_some
 from tests.judges.groups import employ
 from tests.judges.history import CAN, RAW, MadeHistory, Row, digest
 from tests.judges.lanes import postpone
@@ -32,6 +33,7 @@ DRESSED_SHARE = 0.4  # of the histories are of feature level 4
 EMPLOYED_SHARE = 0.5  # of these have a group
 WANDERED_SHARE = 0.3  # in which somebody begins elsewhere, or follows a pattern
 POSTPONED_SHARE = 0.2  # in which something is put with a delay
+FADED_SHARE = 0.2  # in which something expires, is purged, dropped or compacted away
 
 
 @dataclass
@@ -844,4 +846,7 @@ def legal(seed: int) -> MadeHistory:
     rng = random.Random(f"readings {seed}")
     if rng.random() < WANDERED_SHARE:
         wander(history, rng)
+    rng = random.Random(f"fading {seed}")
+    if rng.random() < FADED_SHARE:
+        lose_some(history, rng)
     return history
