@@ -20,6 +20,7 @@ from analytics.tables.groups import (
     settlements_of,
     takes_of,
 )
+from analytics.tables.runs import one_host
 from analytics.tables.tables import Tables, with_application
 
 
@@ -31,12 +32,15 @@ def group_lost(tables: Tables) -> DataFrame:
         return tables.worked.select(*evidence())
     groups = settled(_judged(tables))
     takes = settled(takes_of(tables.worked))
-    wanted = groups.withColumns(
-        {
-            "first": F.greatest("start", F.coalesce("purged_id", F.lit(0))) + 1,
-            "last": F.col("until"),
-        }
-    ).select(*GROUP, "made_by", "first", "last")
+    above = F.greatest("start", F.coalesce("purged_id", F.lit(0))) + 1
+    # Below what was to be purged later, what was said to be settled before that.
+    below = {"first": F.col("start") + 1, "last": F.least("told_id", above - 1)}
+    columns = (*GROUP, "made_by", "first", "last")
+    wanted = (
+        groups.withColumns({"first": above, "last": F.col("until")})
+        .select(*columns)
+        .unionByName(groups.where(F.col("told_id").isNotNull()).withColumns(below).select(*columns))
+    )
     missing = settled(
         intervals.uncovered(
             intervals.split(wanted), intervals.split(_explained(tables, groups, takes)), GROUP
@@ -59,7 +63,8 @@ def group_lost(tables: Tables) -> DataFrame:
 
 
 def _judged(tables: Tables) -> DataFrame:
-    """Return the groups that stood, as `groups_of`, with `purged_id`.
+    """Return the groups that stood, as `groups_of`, with `purged_id`; and `told_id`: up to where
+    one was said to be settled before anything of its topic was to be purged.
 
     Not those in which what nobody was seen to be given may have become a dead letter that nobody
     has read.
@@ -68,8 +73,13 @@ def _judged(tables: Tables) -> DataFrame:
     may_be = F.col("attempts_max").isNotNull() & (F.col("hidden") >= F.col("attempts_max"))
     purged = (
         tables.asides.where(F.col("f").isin("purge", "purged"))
+        .select("run_id", "topic", "last_id", "t_ns", one_host())
         .groupBy("run_id", "topic")
-        .agg(F.max("last_id").alias("purged_id"))
+        .agg(
+            F.max("last_id").alias("purged_id"),
+            F.min("t_ns").alias("purge_ns"),
+            F.when(F.min("at") == F.max("at"), F.min("at")).alias("purge_at"),
+        )
     )
     groups = _with_floors(groups, tables)
     judged = F.col("stood") & F.col("start").isNotNull() & ~F.col("is_application")
@@ -78,7 +88,22 @@ def _judged(tables: Tables) -> DataFrame:
     known = known.join(read, list(GROUP), "left")
     known = known.withColumn("is_read", F.coalesce("is_read", F.lit(False))).drop("floor")
     is_open = may_be & ~F.col("is_read")
-    return known.where(~is_open).join(F.broadcast(purged), ["run_id", "topic"], "left")
+    told = _told_before(tables, purged)
+    judged_ = known.where(~is_open).join(F.broadcast(purged), ["run_id", "topic"], "left")
+    return judged_.join(F.broadcast(told), list(GROUP), "left")
+
+
+def _told_before(tables: Tables, purged: DataFrame) -> DataFrame:
+    """Return up to where each group was said to be settled before the first purge of its topic."""
+    made = (F.col("f") == "group") & (F.col("outcome") == "ok") & F.col("group").isNotNull()
+    answers = tables.worked.where(made).select(*GROUP, "last_id", "end_ns", one_host())
+    is_before = (F.col("at") == F.col("purge_at")) & (F.col("end_ns") < F.col("purge_ns"))
+    return (
+        answers.join(F.broadcast(purged), ["run_id", "topic"])
+        .where(is_before)
+        .groupBy(*GROUP)
+        .agg(F.max("last_id").alias("told_id"))
+    )
 
 
 def _with_floors(groups: DataFrame, tables: Tables) -> DataFrame:

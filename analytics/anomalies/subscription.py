@@ -134,6 +134,7 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
     )
     if is_never_any(subs) and is_never_any(groups):
         return subs.select(*_evidence("start"))
+    every = subs.unionByName(groups)
     at_id = subs.where(F.col("start").rlike("^[0-9]+$"))
     wrong = at_id.where(F.col("start").cast("bigint") - 1 != F.col("start_id"))
     columns = subs.columns
@@ -142,15 +143,13 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
     )
     kept = (F.col("ns") > F.col("end_ns")) & (F.col("given") <= F.col("start_id"))
     too_late = (
-        gets.join(F.broadcast(subs.where(F.col("start") == "earliest")), ["run_id", "topic", "at"])
+        gets.join(F.broadcast(every.where(F.col("start") == "earliest")), ["run_id", "topic", "at"])
         .where(kept)
         .select(*columns)
         .distinct()
     )
-    at_time = (
-        subs.unionByName(groups)
-        .where(F.col("start").rlike("^@[0-9]+$"))
-        .withColumn("from_ms", F.substring("start", 2, 20).cast("bigint"))
+    at_time = every.where(F.col("start").rlike("^@[0-9]+$")).withColumn(
+        "from_ms", F.substring("start", 2, 20).cast("bigint")
     )
     runs = tables.told.select("run_id", "topic", F.explode("times").alias("run"))
     ends = runs.select(

@@ -75,6 +75,7 @@ def of_groups(tables: Tables) -> DataFrame:
     count = F.aggregate(
         "leases", F.lit(0).cast("bigint"), lambda sum_, run: sum_ + run[1] - run[0] + 1
     )
+    most = F.coalesce("max_count", F.lit(0))  # without one it settles alone
     ours = _of_ours(takes, tables)
     is_denied = (F.col("outcome") == "fail") & F.col("error").isin(*NO_GROUP)
     denied = standing(ours.where(is_denied).drop("leases"), controls, GROUP)
@@ -86,7 +87,7 @@ def of_groups(tables: Tables) -> DataFrame:
     )
     kept = _gone(_of_ours(first, tables), controls)
     return (
-        answered.where(count > F.col("max_count")).select(*_row("limit"))
+        answered.where(count > most).select(*_row("limit"))
         .unionByName(others.select(*_row("start")))
         .unionByName(gone.select(*_row("unsubscribed")))
         .unionByName(kept.select(*_row("kept")))

@@ -365,13 +365,9 @@ def _begun_elsewhere(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:
         start = str(sub.start)
         if start.isdecimal():
             is_wrong = sub.last_id != int(start) - 1
-        elif start == "earliest":
-            is_wrong = any(
-                get.host == sub.host and get.invoke > sub.end and min(get.ids()) <= sub.last_id
-                for get in run.brought_of.get(sub.topic, ())
-            )
         else:
-            is_wrong = run.knowledge.begins_early(sub, start)
+            known = run.knowledge
+            is_wrong = known.begins_late(sub, start) or known.begins_early(sub, start)
         if is_wrong:
             yield _contradicted(run, sub, sub.topic, f"start {start}, behind {sub.last_id}")
 

@@ -102,12 +102,14 @@ def of_groups(run: Run) -> Iterator[Evidence]:
     groups = controls_of(run)
     for take in run.of("take"):
         count = sum(lease.last - lease.first + 1 for lease in take.of_group.leases)
-        if take.is_ok and take.max_count is not None and count > take.max_count:
-            yield _row(take, run, f"limit {take.max_count}, {count} came")
+        most = take.max_count or 0  # without one it settles alone
+        if take.is_ok and take.of_group.name and count > most:
+            yield _row(take, run, f"limit {most}, {count} came")
     for controls in groups.values():
         for own in controls.news():
             start = own.start or ""
             is_behind = start.isdecimal() and own.last_id != int(start) - 1
+            is_behind = is_behind or run.knowledge.begins_late(own, start)
             if is_behind or run.knowledge.begins_early(own, start):
                 yield _row(own, run, f"start {start}, behind {own.last_id}")
     if not run.is_application:

@@ -19,6 +19,7 @@ from analytics.twins.record import (
     Evidence,
     Letter,
     Publication,
+    PurgeRow,
     Record,
     RecordedOperation,
     Time,
@@ -523,12 +524,14 @@ def group_lost(run: Run) -> Iterable[Evidence]:
     for group in groups_of(run):
         if not group.stood:
             continue
-        purged = max((one.last_id for one in run.purges if one.topic == group.topic), default=0)
+        purges = [one for one in run.purges if one.topic == group.topic]
+        purged = max((one.last_id for one in purges), default=0)
+        before = _told_before(group, purges)
         is_read = _has_read_letters(run, group)
         missing = [
             id_
             for id_ in group.settled
-            if id_ > purged
+            if (id_ > purged or id_ <= before)
             and id_ not in group.done
             and not _may_have_expired(run, group.topic, id_)
             and (group.topic, group.name, id_) not in buried
@@ -536,6 +539,14 @@ def group_lost(run: Run) -> Iterable[Evidence]:
         ]
         for first, last in _runs(missing):
             yield _row(run, group, first, "settled", group.witness(), to=last)
+
+
+def _told_before(group: GroupHistory, purges: list[PurgeRow]) -> int:
+    """Return up to which id a group was said to be settled before anything was to be purged."""
+    begun = min((one.time for one in purges), default=BEFORE_ALL)
+    hosts = {one.host for one in purges}
+    told = (one.last_id or 0 for one in group.made if {one.host} == hosts and one.end < begun)
+    return max(told, default=0)
 
 
 def _may_have_expired(run: Run, topic: str, id_: int) -> bool:

@@ -158,6 +158,18 @@ class Knowledge:
         marks = self.reached.get((topic, host))
         return marks.before(time) if marks else None
 
+    def begins_late(self, control: RecordedOperation, start: str) -> bool:
+        """Whether what is behind a start at the earliest was there: somebody was given it later."""
+        last_id = control.last_id
+        return (
+            start == "earliest"
+            and last_id is not None
+            and any(
+                get.host == control.host and get.invoke > control.end and min(get.ids()) <= last_id
+                for get in self._record.brought_of.get(control.topic, ())
+            )
+        )
+
     def begins_early(self, control: RecordedOperation, start: str) -> bool:
         """Whether an id above a start at a time was known before, and has a smaller time."""
         if start[:1] != "@" or not start[1:].isdecimal() or control.last_id is None:
