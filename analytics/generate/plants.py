@@ -600,15 +600,20 @@ class TopicOwner(Newcomer):
 
     def __init__(self, scene: Scene, victim: Victim, *readers: str, floor_id: int = 0) -> None:
         super().__init__(scene, victim)
-        self.topic = scene.topics[victim.place] = f"own-{victim.place}"
-        self._like |= {"topic": self.topic}
+        self._place = victim.place
+        self.moves_to(f"own-{victim.place}", floor_id)
         self._readers = readers
         self.at_ms = 10 * victim.n  # what answers say is a time: below that of any later plant's
-        for node in node_names():
-            ends = {"kind": "topic", "topic": self.topic, "last_id": LAST_ID}
-            scene.truth.append((node, ends | {"floor_id": floor_id}))
         for reader in readers:
             self.by(reader, "sub", first_id=0, resumed=False)
+
+    def moves_to(self, topic: str, floor_id: int) -> None:
+        """Let all that follows be in a topic; it is the one of the plant's evidence."""
+        self.topic = self._scene.topics[self._place] = topic
+        self._like |= {"topic": topic}
+        for node in node_names():
+            ends = {"kind": "topic", "topic": topic, "last_id": LAST_ID}
+            self._scene.truth.append((node, ends | {"floor_id": floor_id}))
 
     def by(self, reader: str, f: str, **fields: Any) -> Operation:
         """Let a subscriber do something."""
@@ -645,10 +650,20 @@ class TopicOwner(Newcomer):
         own = {"asked": id_ - 1, "first_id": id_, "delayed": [item]}
         return self.by(reader, "get", **{**own, **fields})
 
+    def works(self, f: str, **fields: Any) -> Operation:
+        """Make a group, or take of it."""
+        return self.does(f, **{"epoch": 1, "group": f"group-{self._place}", **fields})
+
     def closes(self) -> None:
         """Let everybody leave."""
         for reader in self._readers:
             self.by(reader, "unsub")
+
+    def settles(self) -> None:
+        """Say that all is settled, and let everybody leave."""
+        group = f"group-{self._place}"
+        self.does("phase", outcome="info", phase="settled", group=group)
+        self.closes()
 
 
 # --- groups ---------------------------------------------------------------------------------------
@@ -712,13 +727,12 @@ def stale_read_idle(scene: Scene, victim: Victim) -> int:
     Before all other plants of groups: where one of them has something open, there may be no room.
     """
     owner = TopicOwner(scene, victim, floor_id=1)
-    said: dict[str, Any] = {"epoch": 1, "group": f"group-{victim.place}"}
-    owner.does("group", first_id=0, resumed=False, **said)
+    owner.works("group", first_id=0, resumed=False)
     owner.puts(1)
-    owner.does("take", number=1, **said)
-    owner.does("take", number=2, token=1, leases=[[1, 1, 1]], left_ms=0, **said)
-    owner.does("take", number=3, acks=[[1, 1, 1]], **said)
-    owner.does("phase", outcome="info", phase="settled", group=said["group"])
+    owner.works("take", number=1)
+    owner.works("take", number=2, token=1, leases=[[1, 1, 1]], left_ms=0)
+    owner.works("take", number=3, acks=[[1, 1, 1]])
+    owner.settles()
     return 1
 
 
@@ -894,6 +908,36 @@ def group_lease_foreign(scene: Scene, victim: Victim) -> int:
     worker = GroupWorker(scene, victim)
     worker.takes(1, 1)
     worker.acknowledges(9)
+    return worker.ends()
+
+
+@plant
+def group_lease_foreign_nak(scene: Scene, victim: Victim) -> int:
+    """What nobody has by that token is given back, and that is accepted."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.takes(naks=[[9, worker.reached, worker.reached, 0]])
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_lease_over(scene: Scene, victim: Victim) -> int:
+    """An acknowledgment of what was given back is accepted."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.takes(naks=[[1, worker.reached, worker.reached, 0]])
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_lease_letter(scene: Scene, victim: Victim) -> int:
+    """A publication becomes a dead letter while its worker has it in hand."""
+    worker = GroupWorker(scene, victim, max_attempts=1)
+    worker.takes(1, 1, left_ms=LEFT_MS)
+    worker.buries()
+    worker.takes()
     return worker.ends()
 
 
@@ -1389,6 +1433,23 @@ def purge_late(scene: Scene, victim: Victim) -> int:
     return 1
 
 
+@plant
+def purge_alive_compacted(scene: Scene, victim: Victim) -> int:
+    """What one who came later was told is compacted away is given to the next one."""
+    owner = TopicOwner(scene, victim, floor_id=LAST_ID)
+    owner.puts(1, **_keyed(1, "a"))
+    owner.puts(2, **_keyed(2, "a"))
+    for reader in ("s", "r"):
+        owner.by(reader, "sub", start="earliest", first_id=0, resumed=False)
+    owner.told_gone("s", 1, "compacted")
+    owner.gets("s", 2)
+    owner.gets("r", 1)
+    owner.gets("r", 2)
+    for reader in ("s", "r"):
+        owner.by(reader, "unsub")
+    return 1
+
+
 def _keyed(id_: int, key: str) -> dict[str, Any]:
     """Return what a PUT's answer says of the key of the one publication that it has stored."""
     return {"marked": [id_], "properties": key * 16, "keyed": [id_], "keys": key * 16}
@@ -1427,6 +1488,105 @@ def purge_unread(scene: Scene, victim: Victim) -> int:
     owner.told_gone("s", 1, "compacted")
     owner.gets("s", 2)
     owner.closes()
+    return 1
+
+
+@plant
+def subscription_missed_since(scene: Scene, victim: Victim) -> None:
+    """A pattern has nothing new, though its topic, which was there before, has."""
+    owner = TopicOwner(scene, victim)
+    pattern = f"{owner.topic}.*"
+    owner.moves_to(f"{owner.topic}.a", floor_id=LAST_ID)
+    owner.by("r", "sub", first_id=0, resumed=False)
+    owner.puts(1)
+    owner.by("s", "sub", topic=pattern, first_id=0, resumed=False)
+    owner.puts(2)
+    owner.by("s", "get", topic="", items=[])
+    owner.gets("r", 1)
+    owner.gets("r", 2)
+    owner.by("s", "unsub", topic=pattern)
+    owner.by("r", "unsub")
+
+
+# --- groups in topics of their own ----------------------------------------------------------------
+
+
+@plant
+def subscription_start_group(scene: Scene, victim: Victim) -> None:
+    """A group that is to begin at the earliest begins behind what is given afterwards."""
+    owner = TopicOwner(scene, victim, "s", floor_id=1)
+    owner.puts(1)
+    owner.works("group", start="earliest", first_id=1, resumed=False)
+    owner.gets("s", 1)
+    owner.settles()
+
+
+@plant
+def stale_read_leased(scene: Scene, victim: Victim) -> int:
+    """A subscriber is told that there is nothing when a worker has it already."""
+    owner = TopicOwner(scene, victim, "s", floor_id=1)
+    owner.works("group", first_id=0, resumed=False)
+    put = owner.puts(1)
+    owner.works("take", number=1, token=1, leases=[[1, 1, 1]], left_ms=0)
+    owner.by("s", "get", asked=0, items=[])
+    put["end_ns"] = owner.now_ns  # it was not acknowledged by then
+    owner.now_ns += MOMENT_NS
+    owner.gets("s", 1)
+    owner.works("take", number=2, acks=[[1, 1, 1]])
+    owner.settles()
+    return 1
+
+
+@plant
+def group_content_nowhere(scene: Scene, victim: Victim) -> int:
+    """A worker is given what was said to be stored nowhere."""
+    owner = TopicOwner(scene, victim, floor_id=1)
+    owner.puts(1, first_id=0)
+    owner.works("group", first_id=0, resumed=False)
+    item = (1, owner.client_id, 1, 1)
+    owner.works("take", number=1, token=1, leases=[[1, 1, 1]], left_ms=0, items=[item])
+    owner.works("take", number=2, acks=[[1, 1, 1]])
+    owner.settles()
+    return 1
+
+
+@plant
+def key_order_keyless(scene: Scene, victim: Victim) -> int:
+    """A worker is told a key of what was put without one, beside one that has it."""
+    owner = TopicOwner(scene, victim, floor_id=2)
+    owner.works("group", first_id=0, resumed=False)
+    owner.puts(1, count=2, last_id=2, **_keyed(1, "a"))
+    said: dict[str, Any] = {"keyed": [1, 2], "keys": "a" * 32}
+    owner.works("take", number=1, token=1, leases=[[1, 2, 1]], left_ms=0, **said)
+    owner.works("take", number=2, acks=[[1, 1, 2]])
+    owner.settles()
+    return 2
+
+
+@plant
+def group_lost_purged(scene: Scene, victim: Victim) -> int:
+    """A group is said to be settled, nobody had what is in it, and that is purged afterwards."""
+    owner = TopicOwner(scene, victim, floor_id=1)
+    owner.works("group", first_id=0, resumed=False)
+    owner.puts(1)
+    owner.works("group", first_id=1, resumed=True)
+    owner.does("purge", outcome="info", phase="steady", first_id=1)
+    owner.settles()
+    return 1
+
+
+@plant
+def dead_letter_lost(scene: Scene, victim: Victim) -> int:
+    """A dead letter is never given to a subscriber that asks for what follows it."""
+    owner = TopicOwner(scene, victim, "s", floor_id=1)
+    said: dict[str, Any] = {"max_attempts": 1, "dead_letter": owner.topic}
+    owner.works("group", first_id=0, resumed=False, **said)
+    owner.puts(1)
+    owner.gets("s", 1)
+    owner.works("take", number=1, token=1, leases=[[1, 1, 1]], left_ms=0)
+    owner.works("take", number=2, letters=[(2, owner.topic, f"group-{victim.place}", 1)])
+    owner.by("s", "get", asked=2, items=[])
+    owner.settles()
     return 1
 
 
