@@ -89,8 +89,8 @@ def _judged(tables: Tables) -> DataFrame:
     known = known.withColumn("is_read", F.coalesce("is_read", F.lit(False))).drop("floor")
     is_open = may_be & ~F.col("is_read")
     told = _told_before(tables, purged)
-    judged_ = known.where(~is_open).join(F.broadcast(purged), ["run_id", "topic"], "left")
-    return judged_.join(F.broadcast(told), list(GROUP), "left")
+    found = known.where(~is_open).join(F.broadcast(purged), ["run_id", "topic"], "left")
+    return found.join(F.broadcast(told), list(GROUP), "left")
 
 
 def _told_before(tables: Tables, purged: DataFrame) -> DataFrame:

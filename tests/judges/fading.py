@@ -39,6 +39,7 @@ class FadingTopic:
     def __init__(self, history: MadeHistory, rng: random.Random) -> None:
         self.scene, self.rng = SceneWriter(history, rng, "fade"), rng
         self.is_named = not history.is_application
+        self.has_phases = any(row.get("f") == "phase" for row in history.rows)
         manners = (EXPIRED, COMPACTED, PURGED, DROPPED)
         self.manner = rng.choice(manners if self.is_named else manners[:2])
         self.stored = 0
@@ -206,19 +207,21 @@ class FadingTopic:
         return told
 
     def finish(self) -> None:
-        """Let everybody have what is left, and say so."""
+        """Let everybody have what is left, and say so in a run that has phases."""
         for reader in self.readers:
             while reader.had < self.stored or reader.invoke is not None:
                 if reader.invoke is None:
                     reader.invoke = self.scene.begin_get(reader.name, reader.had)
                 reader.answer = reader.answer or self.answered(reader)
                 self.tell(reader)
-            self.scene.drained(reader.name, self.stored)
+            if self.has_phases:
+                self.scene.drained(reader.name, self.stored)
         while self.acked < self.stored:
             self.work()
         self.ask_group(resumed=True)
-        told = {"phase": "settled", "group": GROUP, "last_id": self.scene.id(self.acked)}
-        self.scene.single("v", "phase", **told)
+        if self.has_phases:
+            told = {"phase": "settled", "group": GROUP, "last_id": self.scene.id(self.acked)}
+            self.scene.single("v", "phase", **told)
 
 
 def lose_some(history: MadeHistory, rng: random.Random) -> None:
