@@ -144,7 +144,8 @@ class RecordedSubscription:
         got: dict[tuple[str, int], list[tuple[Time, int]]] = defaultdict(list)
         for get in sorted(self.answers, key=lambda one: one.op_id):
             session = (get.process, get.session)
-            left = max((u.invoke for u in self.unsubs if u.invoke < get.end), default=BEFORE_ALL)
+            here = (u.invoke for u in self.unsubs if u.host == get.host and u.invoke < get.end)
+            left = max(here, default=BEFORE_ALL)
             rows = [row for row in got[session] if row[0] > left]
             if rows:
                 before[get] = max(id_ for _, id_ in rows)

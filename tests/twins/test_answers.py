@@ -56,6 +56,15 @@ def test_what_was_asked_for_later_does_not_say_where_an_answer_is_due(run: RunRe
     assert only(run, "gap") == []
 
 
+def test_who_left_on_another_host_has_what_it_got_before(run: RunRecorder) -> None:
+    """When that was nobody knows here; a SUB that came behind it would say so (Spark has it so)."""
+    run.hosts["other"] = "elsewhere"
+    get(run, 0, [1, "p", 1, 2])
+    run.complete(run.invoke("s", "unsub", "t", process="other"), "info")
+    get(run, 4, [5, "p", 5, 1])
+    assert only(run, "gap") == ["s 5"]
+
+
 def test_an_answer_that_jumps_inside_has_a_gap_with_or_without_a_cursor(run: RunRecorder) -> None:
     get(run, None, [1, "p", 1, 2], [4, "p", 4, 1])
     assert only(run, "gap") == ["s 4"]
