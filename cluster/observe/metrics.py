@@ -441,10 +441,9 @@ def exposition(made: CollectorRegistry, accept: str) -> tuple[str, bytes]:
     try:
         encode, content_type = choose_encoder(accept)
         content_type.encode("ascii")  # it has the version in it
-        return content_type, encode(made)
     except (TypeError, ValueError):
         encode, content_type = choose_encoder("")
-        return content_type, encode(made)
+    return content_type, encode(made)
 
 
 def metrics_table() -> str:

@@ -104,7 +104,8 @@ class LimitSettings:
         high=65_536,
     )
     in_flight_max: int = _setting(
-        "Requests under way at the leader, writes and reads; more get `overloaded`.",
+        "Requests under way at the leader, writes and reads; more get `overloaded`. One principal"
+        " has three quarters of them at most.",
         4096,
         low=1,
         high=1_000_000,

@@ -39,22 +39,22 @@ MOVES_SHARE: Final = 0.5  # have groups that are moved
 MOVES: Final = (4, 12)
 NAKS: Final = (0.15, 0.5)  # so much of what is in hand is given back, against 0.85 of all else
 WAIT_MS: Final = 2_000  # of some TAKEs: longer than any may be parked beside what it could be given
-WAITS_MS: Final = (0, 0, 100, WAIT_MS)
+WAITS_MS: Final = (0, 0, 100, WAIT_MS)  # one of these
 TIGHT_SHARE: Final = 0.3  # meet limits of groups
-PAIR_SHARE: Final = 0.8  # of the seeds in which nobody would raise a level
-MAKER_PAUSE_S: Final = (0.3, 0.8)  # so that work is waited for, and does not wait
-WORKER_PAUSE_S: Final = 0.05
-PAIR_RAISES_S: Final = (0.8, 1.5, 2.0)
-DESK_ENDS_S: Final = (1.0, 3.0)  # between two ends of their topic, in the first half
-DEAF_PERIOD_S: Final = (1.5, 4.0)
-DEAF_MORE_S: Final = (0.1, 1.0)  # than they ask
-
 # Of those with dead letters have workers that come so seldom that much expires before they look.
 LATE_SHARE: Final = 0.5
 LATE_PAUSE_S: Final = (0.3, 0.8)
 POLICIES_S: Final = (1.0, 2.0, 4.0, 8.0)  # the cluster gets to its level by and by
 # What ends groups, or changes what their topics keep.
 OF_TOPICS: Final = frozenset({"delete_topic", "set_topic", "purge"})
+
+PAIR_SHARE: Final = 0.8  # of the seeds in which nobody would raise a level
+MAKER_PAUSE_S: Final = (0.3, 0.8)  # so that work is waited for, and does not wait
+WORKER_PAUSE_S: Final = 0.05
+PAIR_RAISES_S: Final = (0.8, 1.5, 2.0)
+DESK_ENDS_S: Final = (1.0, 3.0)  # between two ends of their topic, in the first half
+DEAF_PERIOD_S: Final = (1.5, 4.0)  # between two times that the worker hears nothing
+DEAF_MORE_S: Final = (0.1, 1.0)  # than it asks
 
 ROVER_SHARE: Final = 0.4  # of the seeds with somebody who replays have one who does it undisturbed
 ROVER_PERIOD_S: Final = 0.12
