@@ -229,7 +229,8 @@ def test_some_plans_are_of_one_scene(plans: list[Plan]) -> None:
         scenes["letters of topics"] += any(role["own_letters"] == 0.0 for role in workers)
         scenes["short steps"] += plan.knobs.get("scrub_step_rows", 99) <= 3
         replays = [action.at_s for action in plan.schedule if action.name == "replay"]
-        scenes["waiting pair"] += any(role.get("take_waits_ms") == [WAIT_MS] for role in roles)
+        deaf = [each for each in plan.schedule if each.args.get("target") == _clients(plan)[-1]]
+        scenes["waiting pair"] += roles[-1].get("take_waits_ms") == [WAIT_MS] and bool(deaf)
         scenes["rover"] += len(replays) > plan.duration_s * 5
         ends = [each for each in plan.schedule if each.args.get("ends") and "kind" in each.args]
         scenes["lost syncs"] += bool(ends)

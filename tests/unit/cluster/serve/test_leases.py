@@ -214,6 +214,19 @@ def test_what_was_offered_to_a_take_that_is_refused_is_offered_to_the_next(
     assert answer.body["leases"] == [[1, 1, 1]]
 
 
+def test_what_was_offered_to_a_take_whose_connection_is_full_is_offered_to_the_next(
+    bench: LeasesBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for client in ("you", ME):
+        assert bench.take(client, wait_ms=5_000) == []
+    rooms = iter((0,))  # of the first that is served
+    monkeypatch.setattr(bench.broker, "room_bytes", lambda route: next(rooms, bench.room_bytes))
+    bench.put(1)
+    put, refused, given = bench.turn()
+    assert [code_of(put), code_of(refused)] == ["ACK", "overloaded"]
+    assert given.body["leases"] == [[1, 1, 1]]
+
+
 def test_what_was_offered_to_a_take_that_its_entry_refuses_is_offered_to_the_next(
     bench: LeasesBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -227,6 +227,7 @@ def test_what_is_settled_is_not_looked_at_again_for_a_time_that_is_over(bench: G
     assert group is not None
     at_ms = group.next_ms()
     assert (at_ms, group.timers) == (bench.store.idle.log_ms + LEASE_MS, [(at_ms, 4, 5)])
+    assert group.timed == 2
     bench.now_ms += LEASE_MS
     assert bench.take("b")["given"] == [[4, 5, 2]]
 
