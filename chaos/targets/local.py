@@ -159,7 +159,8 @@ class LocalTarget:
         with _as_target_error():
             doomed = {node: pid for node, pid in self._cluster.pids().items() if node in nodes}
             for pid in doomed.values():
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, signal.SIGKILL)
             self._await_deaths(doomed)
 
     def _await_deaths(self, doomed: Collection[str]) -> None:

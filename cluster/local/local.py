@@ -233,9 +233,8 @@ class LocalCluster:
         number = signal.Signals[f"SIG{signal_name}"]
         timeout_s = {signal.SIGKILL: KILL_TIMEOUT_S, signal.SIGTERM: STOP_TIMEOUT_S}.get(number)
         with self._opened(name) as process:
-            if process is None:
+            if process is None or not _sent(process, number):
                 raise LocalError(f"{name} does not run")
-            signal.pidfd_send_signal(process, number)
             if timeout_s is not None and not processes.ends(process, timeout_s):
                 raise LocalError(f"{name} still runs {timeout_s:.0f} s after SIG{signal_name}")
         self.nodes()  # notes the death in cluster.json
@@ -377,12 +376,12 @@ class LocalCluster:
             opened = {name: stack.enter_context(self._opened(name)) for name in self.pids()}
             alive = {name: process for name, process in opened.items() if process is not None}
             for process in alive.values():
-                signal.pidfd_send_signal(process, signal.SIGTERM)
-                signal.pidfd_send_signal(process, signal.SIGCONT)  # or a stopped one can't hear it
+                _sent(process, signal.SIGTERM)
+                _sent(process, signal.SIGCONT)  # or a stopped one can't hear it
             for name, process in alive.items():
-                if not processes.ends(process, max(0.0, deadline - time.monotonic())):
+                has_ended = processes.ends(process, max(0.0, deadline - time.monotonic()))
+                if not has_ended and _sent(process, signal.SIGKILL):
                     killed.append(name)
-                    signal.pidfd_send_signal(process, signal.SIGKILL)
                     processes.ends(process, KILL_TIMEOUT_S)
         self.nodes()  # notes the deaths in cluster.json
         return killed
@@ -549,6 +548,15 @@ def _pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         return None
+
+
+def _sent(process: int, number: int) -> bool:
+    """Send a signal to the process of a pidfd; return whether it was still there."""
+    try:
+        signal.pidfd_send_signal(process, number)
+    except ProcessLookupError:  # it has ended, and somebody has buried it
+        return False
+    return True
 
 
 def _child_environ() -> dict[str, str]:

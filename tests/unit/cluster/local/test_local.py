@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,11 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from cluster.local import processes
 from cluster.local.errors import LocalError
 from cluster.local.local import LocalCluster
 from cluster.settings.config import ConfigError, load
 from tests.conftest import ANSWER_MS
 
+ENDED_S_MAX = 30.0  # of a stub that was told to end, on a busy machine
 STUB = (sys.executable, str(Path(__file__).with_name("stub_node.py")))
 START_TIMEOUT_S = 60  # a second or two; on a machine with forty others to run, thirty
 
@@ -221,6 +224,36 @@ def test_down_stops_a_frozen_node_too(running: LocalCluster) -> None:
     running.kill("n1", "STOP")
 
     assert running.down() == []
+
+
+def test_down_takes_who_ends_between_two_signals_for_stopped(
+    running: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under an init that buries at once: the node is gone before it is told to go on."""
+    send = signal.pidfd_send_signal
+
+    def send_and_bury(process: int, number: int) -> None:
+        if processes.ends(process, 0.0):
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        send(process, number)
+        if number == signal.SIGTERM:
+            assert processes.ends(process, ENDED_S_MAX)
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", send_and_bury)
+    assert running.down() == []
+    assert running.pids() == {}
+
+
+def test_who_ends_before_its_signal_comes_does_not_run(
+    running: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bury(process: int, number: int) -> None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "pidfd_send_signal", bury)
+        with pytest.raises(LocalError, match="n1 does not run"):
+            running.kill("n1", "STOP")
 
 
 def test_down_kills_and_names_those_that_do_not_stop(made: LocalCluster) -> None:
