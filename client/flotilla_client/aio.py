@@ -1204,7 +1204,7 @@ class AsyncWorkItems(AsyncIterator[WorkItem]):
         if not loop.has_begun:
             await client._run(make_group(operations, book.topic, book.group, loop.settings))
             loop.begin(this_task())
-        loop.come_back()
+        loop.come_back(this_task())
         while (item := loop.item()) is None:
             wish = loop.wish()
             await client._take(book, *wish, end_ms)

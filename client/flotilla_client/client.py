@@ -1110,7 +1110,7 @@ class Client:
 
         An item has at least half of its lease when it is handed over. A body that takes longer says
         `item.extend()`. It ends only if nothing came for `idle`. Raises AlreadyReading: one loop of
-        a client works in a group at a time.
+        a client works in a group at a time, in one thread.
         """
         settings = GroupSettings.of(lease, max_attempts, dead_letter, ordered_by_key, start)
         session = self._session
@@ -1441,7 +1441,7 @@ class WorkItems(Iterator[WorkItem]):
         if not loop.has_begun:
             client._run(make_group(operations, book.topic, book.group, loop.settings))
             loop.begin(this_thread())
-        loop.come_back()
+        loop.come_back(this_thread())
         while (item := loop.item()) is None:
             wish = loop.wish()
             client._run(take(operations, book, *wish), end_ms - now_ms())

@@ -553,16 +553,28 @@ class WorkLoop:
         self.is_over = self.has_begun = False
         self._is_manual, self._idle_ms = ack == "manual", idle_ms
         self._item: WorkItem | None = None
+        self._owner: Owner | None = None
         self._handed_ms = self._idle_since_ms = book.now_ms()
         self._is_slow = False
 
     def begin(self, owner: Owner) -> None:
         """Begin with the first item that is asked for. Raises AlreadyReading."""
         self.book.begin(self, owner)
-        self.has_begun = True
+        self.has_begun, self._owner = True, owner
 
-    def come_back(self) -> None:
-        """Take it that the body of the last item has ended, as it is asked for the next one."""
+    def come_back(self, owner: Owner) -> None:
+        """Take it that the body of the last item has ended, as it is asked for the next one.
+
+        Raises AlreadyReading where somebody else may be in that body.
+        """
+        if self._owner is not None and self._owner.identity is not owner.identity:
+            if not self._owner.has_ended():
+                message = (
+                    f"{self._owner.name} runs this loop over group {self.book.group!r} of"
+                    f" {self.book.topic!r}; give each worker a client of its own"
+                )
+                raise AlreadyReading(message, details={"reader": self._owner.name})
+            self._owner = owner
         now_ms = self.book.now_ms()
         self._is_slow = now_ms - self._handed_ms > SLOW_BODY_MS
         self._idle_since_ms = now_ms

@@ -167,10 +167,11 @@ class Working:
         rng, book = self._rng, self._books[topic]
         ack, prefetch = rng.choice(WORK_ACKS), rng.choice((1, 3, 20))
         loop = WorkLoop(book, self._settings, ack, prefetch, rng.choice((0, 100)), None)
-        loop.begin(Owner(loop, f"a loop of {self._name}", lambda: False))
+        owner = Owner(loop, f"a loop of {self._name}", lambda: False)
+        loop.begin(owner)
         is_done = False
         try:
-            is_done = yield from self._bodies(topic, loop, is_manual=ack == "manual")
+            is_done = yield from self._bodies(topic, loop, owner, is_manual=ack == "manual")
         finally:
             loop.leave(is_done)
         self._course.loop_left(self._name, book)
@@ -178,11 +179,13 @@ class Working:
             book.give_back()
             yield from self._take(topic, 0, None, 0)
 
-    def _bodies(self, topic: str, loop: WorkLoop, is_manual: bool) -> Generator[Any, Any, bool]:
+    def _bodies(
+        self, topic: str, loop: WorkLoop, owner: Owner, is_manual: bool
+    ) -> Generator[Any, Any, bool]:
         """Carry out some bodies of a loop; return whether the last one has ended well."""
         rng, book = self._rng, self._books[topic]
         for _ in range(rng.randint(1, BODIES_MAX)):
-            loop.come_back()
+            loop.come_back(owner)
             while (item := loop.item()) is None:
                 yield from self._take(topic, *loop.wish())
                 if topic not in self._books or not book.hand:

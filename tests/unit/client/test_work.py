@@ -19,7 +19,7 @@ from flotilla_client import (
 )
 from flotilla_client.losses import Losses
 from flotilla_client.protocol import ACK, SETTLE_ROWS_MAX, Reply, Request, pack
-from flotilla_client.reading import this_thread
+from flotilla_client.reading import Owner, this_thread
 from flotilla_client.work import GroupSettings, LeaseBook, WorkItem, WorkLoop, make_group, take
 
 LEASE_MS = 1_000
@@ -250,10 +250,10 @@ def test_behind_a_slow_body_its_acknowledgment_is_sent_at_once(bench: WorkBench)
     bench.answer(1, 5, token=2)
     assert loop.item() is not None
     bench.now_ms = 10.0
-    loop.come_back()
+    loop.come_back(this_thread())
     assert loop.item() is not None, "a quick body's waits for the next take"
     bench.now_ms = 300.0
-    loop.come_back()
+    loop.come_back(this_thread())
     assert loop.item() is None
     assert loop.wish() == (0, None, 0)
     assert bench.take(0)["acks"] == [[2, 1, 2]]
@@ -342,6 +342,29 @@ def test_a_loop_that_is_left_keeps_nothing(bench: WorkBench) -> None:
     assert loop.item() is not None
     assert loop.leave(is_done=False)
     assert (list(bench.book.hand), bench.book.given, bench.book.loop) == ([], {}, None)
+
+
+def test_another_thread_does_not_acknowledge_what_a_loop_s_own_thread_works_on(
+    bench: WorkBench,
+) -> None:
+    loop = WorkLoop(bench.book, GroupSettings(), "auto", 10, 100, None)
+    loop.begin(this_thread())
+    loop.come_back(this_thread())
+    bench.take()
+    bench.answer(1, 5, token=2)
+    item = loop.item()
+    assert item is not None
+    is_over = False
+    other, later = Owner(object(), "other", lambda: is_over), Owner(object(), "later", bool)
+    with pytest.raises(AlreadyReading, match="MainThread runs this loop"):
+        loop.come_back(other)
+    assert not item.settled
+    loop._owner = other
+    is_over = True  # as a task of asyncio.wait_for, one for each item
+    loop.come_back(later)
+    assert item.settled == "ack"
+    with pytest.raises(AlreadyReading, match="later runs this loop"):
+        loop.come_back(this_thread())
 
 
 @pytest.mark.parametrize("error", [Forgotten, UnknownClient])
