@@ -141,7 +141,8 @@ def cursor_regression(run: Run) -> Iterable[Evidence]:
     for one in run.standing.subscriptions.values():
         told = [sub for sub in one.subs if sub.is_ok and sub.cursor is not None]
         asked = [get for get in one.answers if get.asked is not None]
-        taken = [(get.end, get.asked or 0, get) for get in asked]
+        passed = {max(get.ids()) for get in one.answers if get.tells_of_purge}
+        taken = [(get.end, get.asked or 0, get) for get in asked if get.asked not in passed]
         begun = [(sub.end, sub.cursor or 0, sub) for sub in told if not sub.resumed]
         taken += [(sub.end, sub.cursor or 0, sub) for sub in told if sub.resumed]
         history, longer = _HighestCursors(one, taken), _HighestCursors(one, [*taken, *begun])

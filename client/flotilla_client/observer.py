@@ -24,7 +24,9 @@ class Operation:
     `max_count`, how many publications it asks for at most.
     `epoch`: the process's, that its requests carry (0: none, the broker lets everybody pass).
     PUT: `lengths`, `data`: the publications, packed as in a request. SUB: `start`: from where on,
-    if not from the end.
+    if not from the end. `beside`: the number of the GET in whose request this one was asked too:
+    it was told what is gone, and this one, behind that, brings what follows. It began when that one
+    did.
     """
 
     number: int
@@ -41,6 +43,7 @@ class Operation:
     start: str | None = None
     group: str = ""
     said: Mapping[str, Any] = field(default_factory=dict)
+    beside: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +127,17 @@ class Handling:
 class Observer(Protocol):
     """Records what a client does. Called in the thread that runs the operation.
 
-    What it raises ends the operation: before its request leaves, or before the outbox or the cursor
-    changes. It should be a FlotillaError (recording.py: RecordError), or it ends producers as well.
+    What it raises ends the operation: before its request leaves (of one `beside` another: before
+    its answer is acted upon), or before the outbox or the cursor changes. It should be a
+    FlotillaError (recording.py: RecordError), or it ends producers as well.
 
     A publication that is sent again out of the outbox is a new operation with the old counter.
     """
 
     def on_invoke(self, operation: Operation) -> None:
-        """Hear of an operation before its first request leaves."""
+        """Hear of an operation before its first request leaves; of one `beside` another before
+        that one's outcome.
+        """
 
     def on_complete(self, operation: Operation, outcome: Outcome) -> None:
         """Hear of its outcome before the outbox or the cursor changes."""

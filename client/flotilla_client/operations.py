@@ -647,23 +647,27 @@ class Operations:
             name, cursor, at = body["topic"], body["cursor"], body["placed"]
             if self._heard_of(name, cursor, at, patterns, _by(done)):
                 had[name], placed[name] = cursor, at
-        delivery = self._news(done.reply, placed)
+        passed_id = 0
+        if "passed" in body:
+            operation, passed_id = self._pass(operation, done, had, placed)
+        delivery, sent_id = self._news(done.reply, placed), body.get("id") or 0
         if delivery is None:
-            named = done.reply.body.get("topic") or operation.topic
-            first_id = done.reply.body.get("id") or None
-            self.complete(operation, done, topic=named, count=0, first_id=first_id)
-            return None
-        self.complete(
-            operation,
-            done,
-            topic=delivery.topic,
-            first_id=delivery.first_id,
-            count=len(delivery.publications),
-            publications=delivery.publications,
-            cursor=self._asked_with(delivery.topic, done.reply.body["id"] - 1, had),
-            properties=delivery.properties,
-            timestamps=delivery.timestamps,
-        )
+            named = body.get("topic") or operation.topic
+            self.complete(operation, done, topic=named, count=0, first_id=sent_id or None)
+        else:
+            self.complete(
+                operation,
+                done,
+                topic=delivery.topic,
+                first_id=delivery.first_id,
+                count=len(delivery.publications),
+                publications=delivery.publications,
+                cursor=self._asked_with(delivery.topic, sent_id - 1, had),
+                properties=delivery.properties,
+                timestamps=delivery.timestamps,
+            )
+        if passed_id:
+            self.readers.pass_over(body["topic"], passed_id)
         return delivery
 
     def tell(self) -> Steps[None]:
@@ -691,6 +695,36 @@ class Operations:
         if not isinstance(error, Expired | Compacted):
             self._gone[error.details["topic"]] = error.details["last_id"]
         return True
+
+    def _pass(
+        self, operation: Operation, done: Done, had: dict[str, int], placed: Mapping[str, int]
+    ) -> tuple[Operation, int]:
+        """Take note of what an answer says is gone in front of what it brings.
+
+        The operation ends with that. Return the one that brings the rest, and up to which id this
+        subscriber passes it then (0: it does not). Both began when the request was sent; the second
+        one asks behind what is gone.
+        """
+        reply = done.reply
+        details = {name: said for name, said in reply.body["passed"].items() if name != "error"}
+        by = {"attempts": done.attempts, "node": reply.node, "leader": reply.leader}
+        error = BY_CODE[reply.body["passed"]["error"]](
+            "what the answer brings begins behind that", details=details | by | {"term": reply.term}
+        )
+        assert isinstance(error, Expired | Compacted), error
+        topic, start, gone_id = details["topic"], details["first_id"] - 1, details["last_id"]
+        is_old = self._is_old(error)
+        rest = replace(operation, number=next(self._numbers), beside=operation.number)
+        if operation.topic and not is_old:
+            rest = replace(rest, last_id=gone_id)
+        self._observer.on_invoke(rest)
+        cursor = None if is_old else self._asked_with(topic, start, had)
+        self.failed(operation, error, cursor=cursor)
+        if is_old or placed.get(topic, 0) != self.state.placed(topic):
+            return rest, 0
+        if topic in had:
+            had[topic] = gone_id
+        return rest, gone_id
 
     def _is_old(self, error: Purged | Gap | Expired | Compacted) -> bool:
         """Return whether this subscriber has all that is gone; what it has not is left in it.

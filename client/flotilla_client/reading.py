@@ -133,6 +133,15 @@ class Delivery:
         given = redelivered, at_ms, own.key, own.headers, *durations
         return Message(self.topic, id_, publication, *given, self._acknowledge)
 
+    def up_to(self, last_id: int) -> Delivery:
+        """Return what of it is not behind an id."""
+        publications = self.publications[: last_id + 1 - self.first_id]
+        whole = bisect_left(self.timestamps, (last_id,))  # so many runs end before it
+        rest = [(last_id, at_ms) for _, at_ms in self.timestamps[whole : whole + 1]]
+        return replace(
+            self, publications=publications, timestamps=(*self.timestamps[:whole], *rest)
+        )
+
     def since(self, first_id: int, redelivered_count: int) -> Delivery:
         """Return what of it is not before an id."""
         publications = self.publications[first_id - self.first_id :]

@@ -5,8 +5,9 @@ the directory in which an application's processes record, with what its `run.jso
 file. What must not: judging a history (analytics shares nothing but the format with this file),
 requests, retries.
 
-The order is the contract: an `invoke` is in the kernel's hands before its request leaves, and an
-outcome before the outbox or the cursor changes. So a process that is killed, or a disk that is
+The order is the contract: an `invoke` is in the kernel's hands before its request leaves (what an
+answer brings beside what it says is gone: before the answer is acted upon), and an outcome before
+the outbox or the cursor changes. So a process that is killed, or a disk that is
 full, leaves at most operations without an end, never an effect without its operation.
 """
 
@@ -89,15 +90,19 @@ class Recorder:
         if missing_end:
             self._write_bytes(missing_end)
 
-    def invoke(self, f: str, topic: str, **fields: Any) -> int:
-        """Record that an operation is about to be sent; return its op_id."""
+    def invoke(self, f: str, topic: str, beside: int | None = None, **fields: Any) -> int:
+        """Record that an operation is about to be sent; return its op_id.
+
+        `beside`: the one, under way, in whose request it was sent: it began when that one did.
+        """
         assert f in FUNCTIONS, f
         with self._lock:
             op_id = self._last_op_id + 1
             operation = {"op_id": op_id, "client_id": self.client_id, "f": f, "topic": topic}
-            now_ns = self._write({**operation, "type": "invoke", **fields})
+            began_ns = None if beside is None else self._open[beside]["invoke_ns"]
+            t_ns = self._write({**operation, "type": "invoke", **fields}, began_ns)
             self._last_op_id = op_id  # not before: a line that can't be written leaves no hole
-            self._open[op_id] = {**operation, "invoke_ns": now_ns, **_repeated(fields)}
+            self._open[op_id] = {**operation, "invoke_ns": t_ns, **_repeated(fields)}
             if len(self._open) > OPEN_OPERATIONS_MAX:
                 del self._open[next(iter(self._open))]  # stays without an end
             return op_id
@@ -137,14 +142,16 @@ class Recorder:
         """Return what joins every event; what is None stays out."""
         return {"client_id": self.client_id}
 
-    def _write(self, fields: dict[str, Any]) -> int:
+    def _write(self, fields: dict[str, Any], t_ns: int | None = None) -> int:
+        """Write a line of now, or of a moment before; return its `t_ns`."""
         monotonic_ns, wall_ns = self._clocks
         now_ns = monotonic_ns()
-        stamps = {"t_ns": now_ns, "wall_ns": wall_ns()}
+        t_ns = now_ns if t_ns is None else t_ns
+        stamps = {"t_ns": t_ns, "wall_ns": wall_ns() - (now_ns - t_ns)}
         event = {**self._common, **self.labels(), **stamps, **fields}
         known = {name: value for name, value in event.items() if value is not None}
         self._write_bytes(orjson.dumps(known) + b"\n")
-        return now_ns
+        return t_ns
 
     def _write_bytes(self, line: bytes) -> None:
         written = 0
@@ -224,6 +231,7 @@ class ClientObserver:
             start=operation.start,
             epoch=operation.epoch or None,
             group=operation.group or None,
+            beside=None if operation.beside is None else self._op_ids[operation.beside],
             **{name: value for name, value in operation.said.items() if value != []},
             **(self._published(operation) if operation.f == "put" else {}),
         )
@@ -330,8 +338,8 @@ class Recording(ClientObserver):
         return {"digests": digests(outcome.publications)}
 
     def on_invoke(self, operation: Operation) -> None:
-        """Record an operation that is about to be sent."""
-        with _as_record_error(self.path):
+        """Record an operation that is about to be sent, or was sent beside another one."""
+        with _as_record_error(self.path, definite=operation.beside is None):
             super().on_invoke(operation)
 
     def on_complete(self, operation: Operation, outcome: Outcome) -> None:

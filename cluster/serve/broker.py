@@ -178,10 +178,11 @@ class Waiting:
     `principal`: whose key that was; None where nobody has one: then anybody may.
     `was_forbidden`: it may not be done, by what was applied when it came. `lacked`: the feature
     level that it takes was not there then.
-    `awaits_time`: of the next entry, as what it would be given has expired by then. `carried_out`:
-    the change that it asked for stands (of a GET: the acknowledgment it carried, of a TAKE: what it
-    settled). `body`: an answer that is made step by step, as far as it has come. `has_place`: it
-    counts among what its principal has under way.
+    `awaits_time`: of the next entry, as what it would be given has expired by then. `is_timed`:
+    that entry is there, and what had not expired then may be given: while it was waited for more
+    may have, again and again. `carried_out`: the change that it asked for stands (of a GET: the
+    acknowledgment it carried, of a TAKE: what it settled). `body`: an answer that is made step by
+    step, as far as it has come. `has_place`: it counts among what its principal has under way.
     """
 
     route: Route
@@ -194,6 +195,7 @@ class Waiting:
     was_forbidden: bool = False
     lacked: LevelTooLow | None = None
     awaits_time: bool = False
+    is_timed: bool = False
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
     has_place: bool = False
@@ -791,7 +793,7 @@ class Broker:
     def _conclude(self, waiting: Waiting, outcome: Outcome) -> None:
         self._settle(waiting)
         if waiting.awaits_time:
-            waiting.awaits_time = False
+            waiting.awaits_time, waiting.is_timed = False, True
             self._due.append(waiting)
             return
         if isinstance(outcome, Refused):
@@ -1033,12 +1035,13 @@ class Broker:
         result = self._read(waiting)
         if isinstance(result, Refused):
             self.refuse(waiting, result.code, result.message, **result.details)
-        elif self._is_over(result, now_ms):
+        elif not waiting.is_timed and self._is_over(result, now_ms):
             # Its time is over, and an entry alone says so to all nodes: this is that entry.
             waiting.awaits_time = True
             self._operations.append(Hear([]))
             self._authors.append(waiting)
         elif result.count == 0 and now_ms < waiting.deadline_ms and waiting.request.type == GET:
+            waiting.is_timed = False  # of what it waits for, that entry says nothing
             self._park(waiting)
         else:
             self._deliver(waiting, result)
@@ -1120,6 +1123,8 @@ class Broker:
             "id": delivery.first_id,
             "count": delivery.count,
         }
+        if delivery.passed is not None:
+            body["passed"] = {"error": delivery.passed.code, **delivery.passed.details}
         client_id = waiting.request.client_id
         is_of_any = waiting.request.type == GET and not waiting.request.topic
         if is_of_any and delivery.count:

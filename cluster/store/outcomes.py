@@ -39,6 +39,7 @@ class Delivery:
 
     `times`: runs of (count, timestamp_ms), 0 where none was kept. `has_properties`: where it is
     False, none of them has any. `over_ms`: when the first of them expires, by the log's time.
+    `passed`: what a reader is told who has not got what is gone in front of them.
     """
 
     topic: str
@@ -49,6 +50,7 @@ class Delivery:
     times: tuple[tuple[int, int], ...] = ()
     has_properties: bool = False
     over_ms: int = INTEGER_MAX
+    passed: Refused | None = None
 
 
 @dataclass(slots=True)

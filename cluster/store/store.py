@@ -1162,7 +1162,13 @@ class Store:
             )
             return Refused("counter_gap", message, {"expected": expected})
         if operation.counter + count - 1 > producer.counter:
-            return Refused("bad_request", f"the batch overlaps counter {producer.counter} in part")
+            message = (
+                f"counters {operation.counter} to {operation.counter + count - 1} overlap what is"
+                f" stored, up to {producer.counter}, in part: they were other batches' before the"
+                " client's data, or the cluster's, was put back. Send what is above"
+                f" {producer.counter} in a batch that begins with {producer.counter + 1}"
+            )
+            return Refused("bad_request", message)
         first_id = self._clients.original_id(producer, operation.counter)
         stored = None if first_id is None else first_id > 0
         return _put_done(operation, count, first_id or 0, is_duplicate=True, stored=stored)
@@ -1255,8 +1261,9 @@ class Store:
         """Return what the client has not got of the topic: after `last_id`, or its cursor.
 
         At least one publication if there is any, even one over `max_bytes`; none behind one that
-        has expired, or is compacted away, of which the client is told first. `placed`: which entry,
-        as the client knows, has placed its subscription. `knows_expiry`: see `outcomes.expired`.
+        has expired, or is compacted away. Of what is so in front of all it is told beside what
+        follows; alone, where nothing does. `placed`: which entry, as the client knows, has placed
+        its subscription. `knows_expiry`: see `outcomes.expired`.
         """
         start = self._start(client_id, topic, last_id, placed, knows_expiry)
         if isinstance(start, Refused):
@@ -1305,15 +1312,15 @@ class Store:
             elsewhere[name] = last_id
         if (pattern := self.patterns.missed_by(client_id)) is not None:
             return missed(pattern.text, pattern.missed)
-        if (lossy := unread.first_gone(apart_from=elsewhere)) is not None:
-            gone = _gone(lossy, lossy.subscribers[client_id].cursor, knows_expiry)
-            assert gone is not None, lossy
-            return gone
         waiting = [
             (own[name], own[name].subscribers[client_id], last_id)
             for name, last_id in elsewhere.items()
             if last_id < own[name].last_id
         ]
+        lossy = unread.gone(apart_from=elsewhere)
+        if (gone := _told_first(lossy, knows_expiry)) is not None:
+            return gone
+        waiting += lossy
         if (first := unread.first(apart_from=elsewhere)) is not None:
             waiting.append(first)
         if not waiting:
@@ -1354,6 +1361,7 @@ class Store:
         It is kept, or a client with a thousand topics would cost as many queries each time.
         """
         topic, subscription, last_id = place
+        last_id = max(last_id, topic.floor_id)  # what is below has expired, and is passed
         if subscription.aged_id != last_id:
             subscription.age = self._publications.entry_of(topic, last_id + 1)
             subscription.aged_id = last_id
@@ -1384,20 +1392,25 @@ class Store:
         if topic.gone_id <= start < min(topic.floor_id, subscription.cursor):
             message = f"publications after {last_id} of {name!r} are gone"
             return Refused("already_acknowledged", message, {"cursor": subscription.cursor})
-        return _gone(topic, start, knows_expiry) or (topic, start)
+        gone = _gone(topic, start, knows_expiry)
+        if gone is None or _may_pass(topic, gone):
+            return topic, start
+        return gone
 
     def _deliver(
         self, topic: Topic, last_id: int, max_count: int, max_bytes: int, knows_expiry: bool
     ) -> Delivery | Refused:
         if last_id == topic.last_id:
             return Delivery(topic.name, 0, 0, b"", b"")
-        first_id, log_ms = last_id + 1, self.idle.log_ms
-        compacted_id = self._publications.compacted_to(topic, first_id)
-        if compacted_id > last_id:
-            return compacted(topic.name, last_id, compacted_id, knows_expiry)
-        expired_id = self._publications.expired_to(topic, first_id, log_ms)
-        if expired_id > last_id:
-            return expired(topic.name, last_id, expired_id, knows_expiry)
+        log_ms = self.idle.log_ms
+        gone = self._lapsed(topic, last_id, log_ms, knows_expiry)
+        if gone is not None:
+            last_id = gone.details["last_id"]
+            if not _may_pass(topic, gone):
+                return gone
+            if self._lapsed(topic, last_id, log_ms, knows_expiry) is not None:
+                return gone  # he asks again behind it: one answer tells of one run
+        first_id = last_id + 1
         cut = self._publications.cut(topic, first_id, max_count, max_bytes, log_ms)
         return Delivery(
             topic.name,
@@ -1408,7 +1421,23 @@ class Store:
             cut.times,
             cut.has_properties,
             cut.over_ms,
+            gone,
         )
+
+    def _lapsed(
+        self, topic: Topic, last_id: int, log_ms: int, knows_expiry: bool
+    ) -> Refused | None:
+        """Return what a reader is told of whom what follows `last_id` has expired, or is compacted
+        away: one run of one kind.
+        """
+        behind_id = max(last_id, topic.floor_id)
+        compacted_id = self._publications.compacted_to(topic, behind_id + 1)
+        if compacted_id > behind_id == last_id:
+            return compacted(topic.name, last_id, compacted_id, knows_expiry)
+        expired_id = self._publications.expired_to(topic, behind_id + 1, log_ms)
+        if expired_id > last_id:
+            return expired(topic.name, last_id, expired_id, knows_expiry)
+        return None
 
     def read_leased(
         self, client_id: str, topic: str, name: str, token: int, given: Sequence[Run]
@@ -1762,6 +1791,26 @@ def _place(subscription: Subscription) -> dict[str, Any]:
     """Return what a client is told of where its subscription stands."""
     told = {"last_id": subscription.cursor}
     return told | {"placed": subscription.placed} if subscription.placed else told
+
+
+def _may_pass(topic: Topic, gone: Refused) -> bool:
+    """Return whether what follows may be delivered beside what is gone in front of it.
+
+    Else who reads is told that alone: nothing follows yet, or it is not what its publisher wanted,
+    or he knows no expiry.
+    """
+    return gone.code in ("expired", "compacted") and gone.details["last_id"] < topic.last_id
+
+
+def _told_first(
+    places: Sequence[tuple[Topic, Subscription, int]], knows_expiry: bool
+) -> Refused | None:
+    """Return what is gone there that has to be told before anything is delivered."""
+    for topic, _, last_id in places:
+        is_passed = knows_expiry and topic.gone_id <= last_id and topic.floor_id < topic.last_id
+        if not is_passed and (gone := _gone(topic, last_id, knows_expiry)) is not None:
+            return gone
+    return None
 
 
 def _gone(topic: Topic, last_id: int, knows_expiry: bool) -> Refused | None:

@@ -98,12 +98,13 @@ class Unread:
         elif self._is_kept:
             topic.watchers[self._client_id] = self.stirred
 
-    def first_gone(self, apart_from: Container[str]) -> Topic | None:
-        """Return the first of the client's topics of which it has not read what is gone."""
+    def gone(self, apart_from: Container[str]) -> list[Place]:
+        """Return the client's topics of which it has not read what is gone, in their order."""
         if not self._gone:
-            return None
+            return []
         names = (name for name in self._own if name in self._gone and name not in apart_from)
-        return next((self._own[name] for name in names), None)
+        places = ((self._own[name], self._own[name].subscribers[self._client_id]) for name in names)
+        return [(topic, subscription, subscription.cursor) for topic, subscription in places]
 
     def first(self, apart_from: Container[str]) -> Place | None:
         """Return whose turn it is of the topics that have something unread."""

@@ -59,6 +59,33 @@ def gone(
     return run.complete(invoke, "fail", error=error, **ids)
 
 
+def passes(
+    run: RunRecorder,
+    client: str,
+    asked: int | None,
+    first_id: int,
+    last_id: int,
+    *given: Given,
+    error: str = "expired",
+    topic: str = "t",
+    **fields: Any,
+) -> Row:
+    """Record an answer that says what is gone in front of what it brings, as the library does.
+
+    These are two operations that begin together. `topic` "": it asked for any.
+    """
+    told = run.invoke(client, "get", topic, last_id=asked if topic else None, **fields)
+    rest = run.invoke(client, "get", topic, last_id=last_id if topic else None, **fields)
+    rest["t_ns"] = told["t_ns"]
+    ids = {"topic": "t", "first_id": first_id, "last_id": last_id}
+    cursors = ({}, {}) if topic else ({"cursor": asked}, {"cursor": last_id})
+    run.complete(told, "fail", error=error, **ids, **cursors[0])
+    items = [[*one, 1] for one in given]
+    brought = {"topic": "t", "items": items, "count": len(items), **cursors[1]}
+    brought |= {"first_id": items[0][0], "last_id": items[-1][0]} if items else {}
+    return run.complete(rest, "ok", **brought)
+
+
 def three(run: RunRecorder) -> None:
     """Record `s`, which subscribes, and publications 1 to 3 of `p`."""
     run.sub("s", "t", 0)
@@ -253,6 +280,7 @@ STEPS: Final[dict[str, Callable[..., Any]]] = {
         unclear,
         got,
         gone,
+        passes,
         three,
         brief,
         keyed,

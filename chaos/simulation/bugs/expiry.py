@@ -10,7 +10,9 @@ from typing import Any, Final
 from chaos.simulation.bugs.registry import Patches, bug
 from cluster.serve.broker import Broker
 from cluster.store.groups import DeadOfTake, Groups, SharedGroup
+from cluster.store.outcomes import Delivery, Refused
 from cluster.store.publications import Publications, Row
+from cluster.store.store import Store
 from cluster.store.tables import Database
 from cluster.store.topics import Topic, Topics
 from flotilla_client.reading import Readers
@@ -19,6 +21,8 @@ _run: Final = Row.run
 _init: Final = Publications.__init__
 _stamp_of: Final = Publications._stamp_of
 _pass_expired: Final = Groups._pass_expired
+_lapsed: Final = Store._lapsed
+_deliver: Final = Store._deliver
 
 FOUND: Final = {"answered", "rebuilt", "digest", "properties", "ended"}
 
@@ -109,3 +113,30 @@ def what_has_expired_is_passed_by_one(patches: Patches) -> None:
         _pass_over(readers, topic, last_id + 1)
 
     patches.attribute(Readers, "pass_over", pass_over)
+
+
+@bug("an answer passes nothing that has not expired", FOUND)
+def an_answer_passes_one_more(patches: Patches) -> None:
+    """Tell a reader that one more has expired, and deliver what follows that."""
+
+    def lapsed(store: Store, topic: Topic, last_id: int, *more: Any) -> Refused | None:
+        gone = _lapsed(store, topic, last_id, *more)
+        if gone is not None and gone.details["last_id"] + 1 < topic.last_id:
+            gone.details["last_id"] += 1
+            gone.details["missed"] += 1
+        return gone
+
+    patches.attribute(Store, "_lapsed", lapsed)
+
+
+@bug("what an answer passes is told", FOUND)
+def what_an_answer_passes_is_not_told(patches: Patches) -> None:
+    """Deliver what follows, and say nothing of what has expired in front of it."""
+
+    def deliver(store: Store, *asked: Any) -> Delivery | Refused:
+        delivery = _deliver(store, *asked)
+        if isinstance(delivery, Delivery):
+            delivery.passed = None
+        return delivery
+
+    patches.attribute(Store, "_deliver", deliver)

@@ -126,7 +126,7 @@ def topics_are_not_asked_for_dead_letters(patches: Patches) -> None:
     patches.attribute(SharedGroup, "dead_letters_to", property(lambda group: group.dead_letter))
 
 
-@bug("a group's own dead letters go where it has said", FOUND)
+@bug("a group's own dead letters go where it has said", FOUND, mode="live")
 def topics_say_where_all_dead_letters_go(patches: Patches) -> None:
     """Heed what a group has said only where its topic says nothing."""
 

@@ -131,7 +131,8 @@ class Coverage:
     def invoked(self, process: Process, operation: Operation) -> None:
         """Note when an operation begins, and which publications are sent again."""
         key = (process.name, operation.number)
-        self._begun_s[key] = self._world.now
+        began = None if operation.beside is None else (process.name, operation.beside)
+        self._begun_s[key] = self._world.now if began is None else self._begun_s[began]
         if operation.f != "put":
             return
         assert operation.counter is not None, operation

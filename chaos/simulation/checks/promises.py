@@ -93,6 +93,12 @@ class Promises:
     def invoked(self, process: Process, operation: Operation) -> None:
         """Note what is true before the request leaves."""
         key = (process.name, operation.number)
+        if operation.beside is not None:  # it left with that one
+            began = (process.name, operation.beside)
+            self._floors[key] = self._floors[began]
+            if began in self._late:
+                self._late.add(key)
+            return
         self._floors[key] = self._last_ids.get(operation.topic, 0)
         known = self._ids.get(process.place, operation.client_id)
         if known in self._forgotten:
@@ -146,7 +152,8 @@ class Promises:
             self._told_of_purge(process, operation, outcome.topic, outcome.last_id)
         if outcome.error:
             return
-        if operation.f == "get" and operation.last_id is not None:
+        # What was asked beside another one asks behind what the node has only just told.
+        if operation.f == "get" and operation.last_id is not None and operation.beside is None:
             asker = (process.name.partition("/")[0], operation.topic)
             self._confirmed[asker] = max(operation.last_id, self._confirmed.get(asker, 0))
         if key in self._late:

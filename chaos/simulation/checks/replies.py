@@ -513,7 +513,8 @@ class Replies:
         if asked.topic and topic != asked.topic:
             return f"publications of {topic}"
         last_id = first_id + count - 1
-        if wrong := self._begins_wrong(asked, topic, first_id, high):
+        passed = body.get("passed") or {}
+        if wrong := self._begins_wrong(asked, topic, first_id, passed, high):
             return wrong
         said = unpack(f"<{len(lengths) // 4}I", lengths)
         if "publication" in body:
@@ -665,18 +666,28 @@ class Replies:
         due = [self._reference.timestamp_of(topic, each) for each in ids]
         return "" if times == due else f"{topic} from {first_id} at {times}, they are of {due}"
 
-    def _begins_wrong(self, asked: Asked, topic: str, first_id: int, high: int) -> str:
-        """Return why an answer may not begin there, "" if it may."""
+    def _begins_wrong(
+        self, asked: Asked, topic: str, first_id: int, passed: Mapping[str, Any], high: int
+    ) -> str:
+        """Return why an answer may not begin there, "" if it may.
+
+        `passed`: what it says is gone in front of its first id.
+        """
+        if passed:
+            is_said = passed["topic"] == topic and passed["last_id"] == first_id - 1
+            if not (is_said and self._says_lapsed(asked, topic, passed, high)):
+                return f"{topic} from {first_id} on, behind {dict(passed)}, which is not so"
+        begin_id = passed.get("first_id", first_id)
         if asked.kind == READ:
             floors, from_id = self._reference.topics[topic].floor, asked.body["from_id"]
             is_kept = from_id > min(floors.during(asked.low, high))
-            is_so = first_id == from_id and is_kept
-            return "" if is_so else f"{topic} from {first_id} on, {from_id} was asked for"
+            is_so = begin_id == from_id and is_kept
+            return "" if is_so else f"{topic} from {begin_id} on, {from_id} was asked for"
         starts = self._starts(asked, topic, high)
         if not self._is_of_this_place(asked, topic, asked.low, high):
             return f"{topic} from {first_id} on, for who is at another place of it"
-        if first_id - 1 not in starts:
-            return f"{topic} from {first_id} on, behind {sorted(starts)} was asked for"
+        if begin_id - 1 not in starts:
+            return f"{topic} from {begin_id} on, behind {sorted(starts)} was asked for"
         gone = self._reference.gone_at(topic, asked.low)
         return f"{topic} from {first_id} on, gone up to {gone}" if first_id <= gone else ""
 

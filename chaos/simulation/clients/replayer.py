@@ -159,6 +159,7 @@ class Replayer:
         elif kind == GET and body["count"] and topic in self._place:
             self._at_ms = (body.get("timestamps") or [[0, None]])[0][1] or self._at_ms
             cursor, placed = self._place[topic]
+            cursor = body.get("passed", {}).get("last_id", cursor)
             if body["id"] == cursor + 1:
                 self._place[topic] = cursor + body["count"], placed
         elif kind == PUT:

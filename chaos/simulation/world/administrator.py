@@ -103,7 +103,9 @@ class Administrator:
         act_id = self._act(node, SEEK_GROUP, topic=topic, group=GROUP, start=start)
         if act_id:  # on record it is the group's end, and its begin elsewhere
             recorder = self._recorder = self._recorder or self._opened()
-            for f, said in (("ungroup", {}), ("group", {"start": str(start)})):
+            seek: tuple[tuple[str, dict[str, Any]], ...]
+            seek = ("ungroup", {}), ("group", {"start": str(start)})
+            for f, said in seek:
                 op_id = recorder.invoke(f, topic, group=GROUP, **said)
                 recorder.complete(op_id, "info", error="timeout")
 

@@ -232,11 +232,12 @@ def read_range(
             if found_id > next_id:  # what is between has expired, or is compacted away
                 _tell(lost(topic, next_id, min(found_id, ids.end)), fails_on_loss)
                 next_id = found_id
-                continue
-            if delivery is None:
+            elif delivery is None:
                 raise _beyond(topic, ids.end - 1, next_id)
-            next_id = delivery.last_id + 1
-            yield columns.batch_of(delivery, arrow)
+            if delivery is not None and found_id < ids.end:  # asked for again, it may have expired
+                delivery = delivery.up_to(ids.end - 1)
+                next_id = delivery.last_id + 1
+                yield columns.batch_of(delivery, arrow)
 
 
 def lost(topic: str, first_id: int, kept_id: int) -> DataLost:

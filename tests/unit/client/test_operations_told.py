@@ -19,10 +19,14 @@ ROOM_FOR_ONE = 8  # bytes
 
 
 class NotesEnds(Silent):
-    """Notes how operations end."""
+    """Notes which operations there are, and how they end."""
 
     def __init__(self) -> None:
+        self.begun: list[Operation] = []
         self.outcomes: list[Outcome] = []
+
+    def on_invoke(self, operation: Operation) -> None:
+        self.begun.append(operation)
 
     def on_complete(self, operation: Operation, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -84,6 +88,31 @@ def test_of_a_topic_that_had_no_room_nothing_is_recorded_that_the_broker_does_no
     ask(operations, {"topic": "u", "id": first_id, "count": 9})
     assert [outcome.cursor for outcome in seen.outcomes] == [cursor, cursor]
     assert [outcome.first_id for outcome in seen.outcomes] == [4, 4]
+
+
+def test_what_an_answer_passes_is_an_operation_of_its_own_that_was_told_so(
+    operations: Operations, seen: NotesEnds
+) -> None:
+    passed = {"error": "expired", "topic": "t", "first_id": 4, "last_id": 8, "missed": 5}
+    ask(operations, {"topic": "t", "id": 9, "count": 9, "passed": passed})
+    told, given = seen.outcomes
+    assert (told.error, told.first_id, told.last_id, told.cursor) == ("expired", 4, 8, 3)
+    assert (given.error, given.first_id, given.count) == ("", 9, 9)
+    assert given.cursor == 8
+    assert [each.beside for each in seen.begun] == [None, seen.begun[0].number]
+    assert seen.begun[1].number != seen.begun[0].number
+    assert operations.state.cursor("t") == 8
+
+
+def test_what_an_answer_passes_that_the_client_has_already_is_told_next(
+    operations: Operations, seen: NotesEnds
+) -> None:
+    passed = {"error": "compacted", "topic": "u", "first_id": 1, "last_id": 2, "missed": 2}
+    ask(operations, {"topic": "u", "id": 3, "count": 1, "passed": passed})
+    told, given = seen.outcomes
+    assert (told.error, told.first_id, told.last_id) == ("compacted", None, None)
+    assert (given.first_id, given.count, operations.state.cursor("u")) == (4, 8, 3)
+    assert ask(operations, {"count": 0}) == {"u": 3}
 
 
 def test_of_a_topic_that_was_told_what_was_told_is_recorded_whatever_comes(

@@ -221,6 +221,20 @@ def test_who_goes_on_behind_what_has_expired_has_that_answer_on_record(
     assert (given["type"], given["first_id"]) == ("ok", 3)
 
 
+def test_what_was_asked_beside_another_operation_began_with_it(tmp_path: Path) -> None:
+    times = itertools.count(100, 10)
+    with Recorder(tmp_path, "p", "run", monotonic_ns=lambda: next(times)) as recorder:
+        first = recorder.invoke("get", "t", last_id=3)
+        second = recorder.invoke("get", "t", beside=first)
+        recorder.complete(first, "fail", error="expired", first_id=4, last_id=8)
+        recorder.complete(second, "ok", first_id=9, count=0)
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [(row["op_id"], row["t_ns"]) for row in rows] == [(1, 100), (2, 100), (1, 120), (2, 130)]
+    assert [row.get("invoke_ns") for row in rows] == [None, None, 100, 100]
+    assert rows[1]["wall_ns"] <= rows[2]["wall_ns"]
+    assert "beside" not in rows[1]
+
+
 def test_a_put_says_what_expires_under_which_counters_and_ids(
     client: Client, directory: Path
 ) -> None:

@@ -14,7 +14,7 @@ from cluster.serve import broker as broker_module
 from cluster.serve.broker import Answer, Broker, BrokerLimits
 from cluster.store import commands
 from cluster.store.commands import Put, Raise, SetTopic
-from cluster.store.outcomes import Done
+from cluster.store.outcomes import Delivery, Done
 from cluster.store.store import Store
 from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_EXPIRY, LEVEL_OF_GROUPS, LEVEL_OF_IDLE
 from flotilla_client.policies import parse_keep
@@ -91,8 +91,11 @@ class BrokerBench:
             entries.append((index, commands.encode(stamp_ms, operations)))
         return entries
 
-    def turn(self) -> list[Answer]:
-        for index, payload in self.submit():
+    def turn(self, took_ms: float = 0.0) -> list[Answer]:
+        """`took_ms`: how long the entries are under way."""
+        entries = self.submit()
+        self.now_ms += took_ms
+        for index, payload in entries:
             self.broker.applied(index, 1, self.store.apply(index, 1, payload))
         self.serve(self.barrier, self.store.applied_index)
         return self.taken()
@@ -780,11 +783,75 @@ def test_a_topic_whose_publication_expires_before_it_is_sent_keeps_its_turn(
     timed.now_ms += 50
     timed.ask(GET, "", expiry=True)
     timed.turn()
-    [told] = timed.turn()
-    assert (code_of(told), told.body["topic"], told.body["first_id"]) == ("expired", "t", 1)
-    timed.ask(GET, "", last_ids={"t": 1}, expiry=True)
     [given] = timed.turn()
     assert (given.body["topic"], given.body["id"]) == ("t", 2)
+    assert given.body["passed"] == {
+        "error": "expired",
+        "topic": "t",
+        "first_id": 1,
+        "last_id": 1,
+        "missed": 1,
+    }
+    timed.ask(GET, "", last_ids={"t": 2}, expiry=True)
+    [given] = timed.turn()
+    assert (given.body["topic"], given.body["id"]) == ("u", 1)
+
+
+def test_what_waits_behind_the_expired_is_as_old_as_it_is(timed: BrokerBench) -> None:
+    timed.ask(SUB, "u")
+    timed.turn()
+    put_expiring(timed, 1, 50)
+    timed.turn()
+    put_expiring(timed, 1, 60_000, "u")
+    timed.turn()
+    put_expiring(timed, 2, 60_000)
+    timed.turn()
+    first = timed.store.read_any(ME, {}, 1, 1_000)  # looks up how old what is next is
+    assert isinstance(first, Delivery)
+    assert (first.topic, first.first_id) == ("t", 1)
+    timed.now_ms += 50
+    timed.ask(SUB, "another")
+    timed.turn()
+    timed.ask(GET, "", expiry=True)
+    [given] = timed.turn()
+    assert (given.body["topic"], given.body["id"]) == ("u", 1)
+
+
+def test_who_lags_by_the_time_to_live_is_given_what_has_not_expired(timed: BrokerBench) -> None:
+    """Each answer told what had expired meanwhile, and more had by the next question, for ever."""
+    counter, cursor, asked = 0, 0, 0
+    given: list[tuple[int, int, int]] = []  # passed up to, first id, count
+    while timed.now_ms < 400:  # a publication and an entry a millisecond, each lives for 100
+        counter += 1
+        put_expiring(timed, counter, 100)
+        if timed.now_ms > 150 and counter % 3 == 0:
+            timed.ask(GET, "t", last_id=cursor, max_count=50, expiry=True)
+            asked += 1
+        for answer in timed.turn(took_ms=1):
+            if "topic" in answer.body:
+                body = answer.body
+                given.append((body["passed"]["last_id"], body["id"], body["count"]))
+                assert body["passed"]["first_id"] == cursor + 1
+                cursor = body["passed"]["last_id"]  # as if it were slow, and never had the rest
+    assert len(given) == asked > 50
+    assert all(first_id == passed_id + 1 and count == 50 for passed_id, first_id, count in given)
+
+
+def test_a_get_that_parks_behind_its_entry_is_given_nothing_that_has_expired_since(
+    timed: BrokerBench,
+) -> None:
+    put_expiring(timed, 1, 50)
+    timed.turn()
+    timed.now_ms += 50
+    timed.ask(GET, "t", expiry=True, wait_ms=60_000)
+    timed.serve(timed.barrier, timed.store.applied_index)  # it needs an entry
+    timed.ask(GET, "t", last_id=1)  # acknowledges meanwhile what that one would be told of
+    assert [each.body["count"] for each in timed.turn()] == [0]
+    put_expiring(timed, 2, 50)
+    [stored] = timed.turn(took_ms=50)
+    assert stored.body["id"] == 2
+    [told] = timed.turn()
+    assert (code_of(told), told.body["first_id"]) == ("expired", 2)
 
 
 def test_who_knows_no_expiry_is_told_of_a_gap_and_sent_no_expiry(timed: BrokerBench) -> None:

@@ -32,7 +32,7 @@ from cluster.store.commands import (
     UnsubscribePattern,
 )
 from cluster.store.outcomes import Delivery, Refused, missed
-from cluster.store.store import Limits, Store, _gone
+from cluster.store.store import Limits, Store, _gone, _may_pass
 from cluster.store.topics import Subscription, Topic
 from cluster.store.unread import KEPT_MIN, Unread
 from cluster.store.users import SUBSCRIBE, unauthorized
@@ -73,7 +73,8 @@ def plain(
             continue
         subscription = topic.subscribers[client_id]
         last_id = last_ids.get(name, subscription.cursor)
-        if last_id < topic.floor_id and (gone := _gone(topic, last_id, True)):
+        gone = _gone(topic, last_id, True)
+        if gone is not None and not _may_pass(topic, gone):
             return gone
         if last_id < topic.last_id:
             waiting.append((topic, subscription, last_id))
