@@ -73,8 +73,9 @@ class TakenIn:
 
     @property
     def run_id(self) -> str:
-        """The run's id, as run.json names it."""
-        return str(self.document["run_id"])
+        """The run's id, as run.json names it; "": it names none."""
+        run_id = self.document.get("run_id")
+        return run_id if isinstance(run_id, str) else ""
 
     @property
     def is_application(self) -> bool:
@@ -84,27 +85,31 @@ class TakenIn:
 
 def take_in(directory: Path) -> TakenIn:
     """Read a run's directory. Raises Unjudgeable."""
-    intake = TakenIn(_document(directory / "run.json"))
+    intake = TakenIn({})
+    try:
+        intake.document = _document(directory / "run.json")
+    except Malformed as error:
+        intake.doubts.append(f"unreadable: run.json: {error}")
+    if not intake.run_id:
+        intake.doubts.append("run.json names no run_id")
     who = intake.document.get("recorded_by")
     if who is not None and not intake.is_application:
         intake.holes.append(f"run.json does not say who recorded: {who!r}")
     _take_history(intake, directory)
     _take_truth(intake, directory)
+    if not intake.run_id and len({row["run_id"] for row in intake.rows}) > 1:
+        raise Unjudgeable("lines are of several runs, and run.json does not say of which it is")
     return intake
 
 
 def _document(path: Path) -> Mapping[str, Any]:
+    """Return what stands in run.json. Raises Malformed."""
     try:
         if path.exists() and not path.is_file():  # a pipe, or a device, might never end
-            raise Unjudgeable("unreadable: run.json: it is no file")
-        document = parsed(path.read_bytes())
+            raise Malformed("it is no file")
+        return parsed(path.read_bytes())
     except OSError as error:
-        raise Unjudgeable(f"unreadable: run.json: {error.strerror}") from error
-    except Malformed as error:
-        raise Unjudgeable(f"unreadable: run.json: {error}") from error
-    if not isinstance(document.get("run_id"), str) or not document["run_id"]:
-        raise Unjudgeable("run.json names no run_id")
-    return document
+        raise Malformed(error.strerror) from error
 
 
 # --- JSON, strictly -------------------------------------------------------------------------------
@@ -254,7 +259,7 @@ def _take_lines(intake: TakenIn, name: str, data: bytes) -> None:
             else:
                 intake.torn += 1
             continue
-        if row["run_id"] != intake.run_id:
+        if intake.run_id not in ("", row["run_id"]):
             intake.holes.append(f"{where} is of another run")
             continue
         if row["process"] != process:
@@ -633,7 +638,7 @@ def _truth_rows(intake: TakenIn, node: str, data: bytes) -> Iterator[Event]:
         except Malformed as error:
             intake.truth_holes.append(f"malformed: {where}: {error}")
             continue
-        if row["run_id"] != intake.run_id:
+        if intake.run_id not in ("", row["run_id"]):
             intake.truth_holes.append(f"{where} is of another run")
         elif row["node"] != node:
             intake.truth_holes.append(f"{where} is of another node: {row['node']!r}")

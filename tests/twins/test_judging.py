@@ -14,6 +14,7 @@ import pytest
 
 from analytics.command import plain
 from analytics.common.check_specs import CHECK_SPECS, Part
+from analytics.common.verdict import Verdict
 from analytics.twins import TWINS, judge
 from analytics.twins.judging import (
     NEEDS_HISTORY,
@@ -599,7 +600,33 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     (directory / "run.json").unlink()
     os.mkfifo(directory / "run.json")
     judgement = judge(directory)
-    assert judgement.reasons == ("unreadable: run.json: it is no file",)
+    assert judgement.reasons[0] == "unreadable: run.json: it is no file"
+
+
+@pytest.mark.parametrize("about", ["gone", "no JSON", "without a run_id"])
+def test_what_is_proven_stands_though_run_json_vouches_for_nothing(
+    about: str, tmp_path: Path
+) -> None:
+    for lost, due in ((True, Verdict.INVALID), (False, Verdict.UNKNOWN)):
+        directory = tmp_path / f"{lost}"
+        directory.mkdir()
+        write(directory, recorded(lost), run_id=None if about == "without a run_id" else "run")
+        if about == "gone":
+            (directory / "run.json").unlink()
+        elif about == "no JSON":
+            (directory / "run.json").write_text("{")
+        judgement = judge(directory)
+        assert judgement.verdict == due
+        assert "run.json names no run_id" in judgement.reasons
+        assert bool(judgement.evidence["lost"]) is lost
+
+
+def test_lines_of_several_runs_need_a_run_json_that_says_of_which_it_is(tmp_path: Path) -> None:
+    run = recorded(lost=True)
+    run.rows[-1]["run_id"] = "another"
+    judgement = judge(write(tmp_path, run, run_id=None))
+    assert (judgement.verdict, len(judgement.reasons)) == (Verdict.UNKNOWN, 1)
+    assert "several runs" in judgement.reasons[0]
 
 
 @pytest.mark.parametrize(
