@@ -275,14 +275,21 @@ def test_a_closed_producer_says_so(node: FakeNode) -> None:
 def test_the_same_is_refused_without_asserts(tmp_path: Path) -> None:
     code = (
         "from flotilla_client import Client, observer as silent\n"
+        "from tests.unit.client.test_arguments import WRONG_CALLS\n"
         "for options in ({'timeout': 0}, {'observer': silent.Silent(), 'record': 'r'}):\n"
         "    try: Client('127.0.0.1:1', **options)\n"
-        "    except ValueError as error: print(error)\n"
+        "    except ValueError: print('refused')\n"
+        "with Client('127.0.0.1:1', timeout=0.1) as client:\n"
+        "    for name, (call, due) in WRONG_CALLS.items():\n"
+        "        try: call(client)\n"
+        "        except due: print('refused')\n"
+        "        except Exception as error: print(name, repr(error))\n"
+        "        else: print(name)\n"
     )
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((os.getcwd(), *sys.path))}
     run = [sys.executable, "-O", "-c", code]
     said = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert len(said.stdout.splitlines()) == 2, said
+    assert said.stdout.splitlines() == ["refused"] * (2 + len(WRONG_CALLS)), said
 
 
 def test_a_generator_of_publications_is_a_list_of_them(node: FakeNode) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 import flotilla_client
 from flotilla_client import (
+    Admin,
     AlreadyReading,
     AsyncClient,
     Busy,
@@ -130,6 +131,33 @@ def test_no_awaited_call_waits_longer_either(name: str, tmp_path: Path) -> None:
             await asyncio.gather(*[timed(client) for _ in range(CALLERS)])
 
     asyncio.run(scenario())
+
+
+ACTS: dict[str, Callable[[Admin], object]] = {
+    "topics": lambda a: a.topics(),
+    "topic": lambda a: a.topic("t"),
+    "clients": lambda a: a.clients(),
+    "client": lambda a: a.client("c"),
+    "subscriptions": lambda a: a.subscriptions(),
+    "groups": lambda a: a.groups(),
+    "users": lambda a: a.users(),
+    "remove_user": lambda a: a.remove_user("u"),
+    "drop_client": lambda a: a.drop_client("c"),
+    "purge": lambda a: a.purge("t"),
+    "delete_topic": lambda a: a.delete_topic("t"),
+    "audit": lambda a: a.audit(),
+    "transfer_leader": lambda a: a.transfer_leader(),
+    "checkpoint": lambda a: a.checkpoint(),
+    "settings": lambda a: a.settings(0),
+}
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_what_an_administrator_asks_ends_at_the_deadline_too(name: str) -> None:
+    with Admin(DEAD, timeout=TIMEOUT_S) as admin:
+        took_ms, error = _timed(lambda: ACTS[name](admin))
+    assert took_ms < DEADLINE_MS + SLACK_MS
+    assert isinstance(error, Unavailable)
 
 
 @pytest.mark.parametrize("wait_ms", [400, 1_500])
