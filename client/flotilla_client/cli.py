@@ -71,6 +71,7 @@ from flotilla_client.protocol import (
     PUBLICATION_BYTES_MAX,
 )
 from flotilla_client.reading import Delivery, Message
+from flotilla_client.retry import DEADLINE_MS
 from flotilla_client.sharing import SharedClient
 from flotilla_client.shell import Shell
 from flotilla_client.terminal import (
@@ -167,7 +168,7 @@ def build_parser() -> argparse.ArgumentParser:
     endpoints = os.environ.get("FLOTILLA_ENDPOINTS") or ENDPOINTS
     state = os.environ.get("FLOTILLA_STATE") or default_state_dir()
     parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version")
-    _add_settings(parser, endpoints=endpoints, state=state, deadline=15.0)
+    _add_settings(parser, endpoints=endpoints, state=state, deadline=DEADLINE_MS / 1000)
     # Behind a command they are the same: left out there, what stands before it holds.
     settings = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     _add_settings(settings.add_argument_group("options of every command"))
@@ -199,7 +200,8 @@ def _add_settings(parser: Any, **defaults: Any) -> None:
     said = f"; default: {defaults['state']}" if defaults else ""
     option("--state", type=directory_type, metavar="DIR", help=f"this client's directory{said}")
     option("--key", type=file_type, metavar="FILE", help="this client's key, if nodes ask for one")
-    option("--deadline", type=deadline_s, metavar="SECONDS", help="patience; default: 15")
+    patience = f"patience; default: {DEADLINE_MS / 1000:g}"
+    option("--deadline", type=deadline_s, metavar="SECONDS", help=patience)
     recorded = "record what is done, for `flotilla-check DIR`"
     option("--record", type=directory_type, metavar="DIR", help=recorded)
 

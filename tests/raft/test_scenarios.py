@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.raft.driver import files, played
+
+RULES = Path(__file__).parents[2] / "docs" / "raft.md"
+
+
+def test_each_rule_of_the_document_has_a_scenario() -> None:
+    rules = {int(number) for number in re.findall(r"^(\d+)\. ", RULES.read_text(), re.MULTILINE)}
+    shown = {int(n) for file in files() for n in re.findall(r"(?<=_)\d+(?=_)", file.stem)}
+    assert len(rules) >= 30
+    assert shown == rules
 
 
 @pytest.mark.parametrize("file", files(), ids=lambda file: file.stem)
