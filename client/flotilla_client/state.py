@@ -1041,7 +1041,8 @@ def _made_shrinkable(database: sqlite3.Connection) -> bool:
 
 def _files_of(directory: Path) -> list[tuple[int, int]]:
     """Return which files the names of the database and of its log stand for."""
-    found = (os.stat(directory / name) for name in _FILES[:2])
+    # No paths are made: it is asked for before each change that is waited for.
+    found = (os.stat(f"{directory}{os.sep}{name}") for name in _FILES[:2])
     return [(status.st_dev, status.st_ino) for status in found]
 
 
