@@ -140,3 +140,14 @@ def test_every_dependency_has_a_reason() -> None:
         if name not in ("flotilla-broker", "flotilla-client"):
             assert f"| `{name}` | `{bounds}` |" in reasons, f"{each}: no row in dependencies.md"
             assert "<" in bounds or "==" in bounds, f"{each}: no upper bound"
+
+
+PROMISE = (
+    "A subscriber gets every publication after its SUB, whatever crashes on either side. It gets it"
+    " once, and again only if it was not acknowledged: then `redelivered` is set."
+)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/design.md", "docs/client.md"])
+def test_a_subscriber_is_promised_the_same_in_the_same_words(name: str) -> None:
+    assert PROMISE in " ".join((ROOT / name).read_text(encoding="utf-8").split())

@@ -103,12 +103,12 @@ class MaintenanceBench:
         )
         self.worker: Any = worker()
         self.events: list[str] = []
-        self.maintenance = Maintenance(
-            self.replica, self.worker, disk_free_min_bytes, lambda event, **_: self.note(event)
-        )
+        self.maintenance = Maintenance(self.replica, self.worker, disk_free_min_bytes, self.note)
+        self.levels: list[str] = []
 
-    def note(self, event: str) -> None:
+    def note(self, event: str, level: str = "info", **_: object) -> None:
         self.events.append(event)
+        self.levels.append(level)
 
     def clock(self) -> float:
         """A millisecond passes between two looks, so a share has as many steps."""
@@ -206,6 +206,7 @@ def test_a_disk_that_runs_short_is_reported_once(tmp_path: Path) -> None:
     bench.maintenance.tick(0.0)
     bench.maintenance.tick(maintenance.DISK_PERIOD_S)
     assert (bench.maintenance.room.is_low, bench.events) == (True, ["disk"])
+    assert bench.levels == ["warning"]
 
 
 # --- room ---------------------------------------------------------------------------------------
