@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
 
@@ -229,6 +230,34 @@ def test_a_folder_imports_only_from_those_below_it(package: str) -> None:
         and floors.index(floor) > floors.index(own)
     ]
     assert upward == []
+
+
+# Of two that know each other: who only names the other one's types, or loads it when asked.
+MAY_LOOK_BACK: Final = {
+    "cluster.store.unread": "cluster.store.topics",
+    "flotilla_client.spans": "flotilla_client.tracing",
+}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    names = {
+        _name(file).removeprefix("client/").removesuffix(".py").replace("/", "."): file
+        for file in SOURCES
+    }
+    arrows = {
+        name: {
+            found
+            for _, module in _modules(file)
+            if (found := module if module in names else module.rpartition(".")[0]) in names
+        }
+        - {name, MAY_LOOK_BACK.get(name, "")}
+        for name, file in names.items()
+    }
+    assert sum(map(len, arrows.values())) > len(names)
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
 
 
 def test_a_library_is_imported_by_its_keepers_alone() -> None:

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from unittest.mock import patch
 
 from chaos.simulation.disks import vfs
@@ -23,8 +23,16 @@ from cluster.store import snapshots
 from flotilla_client import state
 
 if TYPE_CHECKING:
+    from chaos.simulation.disks.disk import SimDisk
     from chaos.simulation.disks.stored import StoredFiles
-    from chaos.simulation.world.node import SimNode
+
+
+class DiskNode(Protocol):
+    """A node, as what its code opens knows it."""
+
+    disk: SimDisk
+    image: StoredFiles
+
 
 # A simulated store is so small that it would never shrink, and be copied in one step.
 SPARE_BYTES: Final = 8 * 1024
@@ -32,7 +40,7 @@ STEP_BYTES: Final = 16 * 1024
 SYNC_BYTES: Final = 40 * 1024
 STATE_PAGES: Final = 16  # of a client's log, so that it is carried on into the database
 
-Active = Callable[[], "SimNode | None"]
+Active = Callable[[], "DiskNode | None"]
 Disks = Mapping[str, "StoredFiles"]  # by directory
 
 _rename: Final = os.rename
@@ -92,7 +100,7 @@ class _FileCalls:
         self._active, self._disks = active, disks
 
     @property
-    def _node(self) -> SimNode:
+    def _node(self) -> DiskNode:
         node = self._active()
         assert node is not None, "no node's code runs"
         return node

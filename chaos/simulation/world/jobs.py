@@ -12,12 +12,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from random import Random
+from typing import Any, Final, Protocol
 
 from chaos.simulation.disks.disk import OWN_SYNC
-
-if TYPE_CHECKING:
-    from chaos.simulation.world.node import SimNode
 
 PAUSED_S: Final = 0.05  # between looks at whether a stopped process goes on
 STEP_SHARE: Final = 0.25  # of `job_ms`, the longest that a job waits at a pause
@@ -92,10 +90,40 @@ class Job:
     failed: Callable[[Exception], None]
 
 
+class WorkerWorld(Protocol):
+    """The time of a run, its random numbers and its settings: the world, as a worker knows it."""
+
+    def after(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call after a time."""
+
+    def stream(self, name: str) -> Random:
+        """Return the random numbers of one purpose."""
+
+    def knob(self, name: str) -> float:
+        """Return one of the plan's settings."""
+
+
+class WorkerNode(Protocol):
+    """The node, as its worker knows it. `life`: which of its processes this is."""
+
+    life: int
+    paused: bool
+
+    @property
+    def world(self) -> WorkerWorld:
+        """Where it lives."""
+
+    def during(self, life: int, action: Callable[[], None]) -> None:
+        """Call if that process lives."""
+
+    def wake(self) -> None:
+        """Have a turn soon."""
+
+
 class SimWorker:
     """Does one job after the other; results come between turns, as `node.ThreadWorker`'s do."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: WorkerNode) -> None:
         self._node = node
         self._life = node.life
         self._rng = node.world.stream("jobs")

@@ -12,7 +12,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 from zlib import crc32
 
@@ -39,7 +40,8 @@ from cluster.store.commands import Operation
 from cluster.wire.levels import BUILD, BUILD_0_1, LEVEL_MAX, LEVEL_OF_USERS
 
 if TYPE_CHECKING:
-    from chaos.simulation.world.world import World
+    from chaos.simulation.plan.plan import Plan
+    from chaos.simulation.world.network import Net
 
 CLUSTER_ID: Final = "simulated"
 CLOCK_START_S: Final = 1000.0  # monotonic clocks begin anywhere
@@ -51,6 +53,48 @@ DUE_S: Final = 1e-4  # behind a deadline: pysyncobj acts strictly after it
 DUE_S_MIN: Final = 0.02  # as often as the real loop: who asks for votes is always due
 WAIT_S: Final = 0.001  # for a lock that a job has
 OPERATOR: Final = "operator"  # who asks for levels and changes users
+
+
+class NodeWorld(Protocol):
+    """The world, as a node knows it. `active`: whose code runs; `files`: by directory."""
+
+    plan: Plan
+    now: float
+    net: Net
+    directory: Path
+    active: SimNode | None
+    files: dict[str, StoredFiles]
+    failures: list[tuple[str, Exception]]
+
+    def at(self, when_s: float, call: Callable[[], None]) -> None:
+        """Call at a time, or at once if it is past."""
+
+    def after(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call after a time."""
+
+    def stream(self, name: str) -> Random:
+        """Return the random numbers of one purpose."""
+
+    def knob(self, name: str) -> float:
+        """Return one of the plan's settings."""
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Tell all observers, and the hash, of an event."""
+
+    def tell(self, kind: str, fields: dict[str, Any]) -> None:
+        """Tell all observers of an event that the hash knows already."""
+
+    def note(self, *what: object) -> None:
+        """Take something into the run's hash."""
+
+    def turned(self, node: SimNode) -> None:
+        """Hear that a node has ended a turn."""
+
+    def reply(self, node: str, route: bytes, frames: list[bytes], leaves_s: float) -> None:
+        """Carry a node's reply to a client."""
+
+    def crashed_by_plan(self, node: SimNode) -> None:
+        """End a node's process, as was planned."""
 
 
 def principal_of(route: bytes) -> str:
@@ -107,7 +151,7 @@ class SimNode:
     was unsynced last. `life` grows with every process.
     """
 
-    def __init__(self, world: World, name: str, directory: Path) -> None:
+    def __init__(self, world: NodeWorld, name: str, directory: Path) -> None:
         self.world, self.name, self.member = world, name, member_of(name)
         self.replica: Replica | None = None
         self.opened: Member | None = None
