@@ -1110,7 +1110,7 @@ class Client:
 
         An item has at least half of its lease when it is handed over. A body that takes longer says
         `item.extend()`. It ends only if nothing came for `idle`. Raises AlreadyReading: one loop of
-        a client works in a group at a time, in one thread.
+        a client works in a group at a time; with "auto", in one thread.
         """
         settings = GroupSettings.of(lease, max_attempts, dead_letter, ordered_by_key, start)
         session = self._session

@@ -565,10 +565,10 @@ class WorkLoop:
     def come_back(self, owner: Owner) -> None:
         """Take it that the body of the last item has ended, as it is asked for the next one.
 
-        Raises AlreadyReading where somebody else may be in that body.
+        Raises AlreadyReading where somebody else may be in that body, and that acknowledges it.
         """
         if self._owner is not None and self._owner.identity is not owner.identity:
-            if not self._owner.has_ended():
+            if not (self._is_manual or self._owner.has_ended()):
                 message = (
                     f"{self._owner.name} runs this loop over group {self.book.group!r} of"
                     f" {self.book.topic!r}; give each worker a client of its own"

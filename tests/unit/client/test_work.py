@@ -365,6 +365,8 @@ def test_another_thread_does_not_acknowledge_what_a_loop_s_own_thread_works_on(
     assert item.settled == "ack"
     with pytest.raises(AlreadyReading, match="later runs this loop"):
         loop.come_back(this_thread())
+    loop._is_manual = True  # then nothing is acknowledged by coming back
+    loop.come_back(this_thread())
 
 
 @pytest.mark.parametrize("error", [Forgotten, UnknownClient])

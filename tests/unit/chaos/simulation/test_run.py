@@ -126,7 +126,8 @@ def test_garbage_is_collected_again_after_a_run() -> None:
     kept = gc.get_freeze_count()
     run(PLAN)
     assert gc.isenabled()
-    assert gc.get_freeze_count() == kept, "what a run leaves is kept from the collector"
+    # Fewer, where something ended that was kept before the run.
+    assert gc.get_freeze_count() <= kept, "what a run leaves is kept from the collector"
 
 
 @pytest.mark.slow
