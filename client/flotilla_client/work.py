@@ -567,14 +567,14 @@ class WorkLoop:
 
         Raises AlreadyReading where somebody else may be in that body, and that acknowledges it.
         """
-        if self._owner is not None and self._owner.identity is not owner.identity:
-            if not (self._is_manual or self._owner.has_ended()):
-                message = (
-                    f"{self._owner.name} runs this loop over group {self.book.group!r} of"
-                    f" {self.book.topic!r}; give each worker a client of its own"
-                )
-                raise AlreadyReading(message, details={"reader": self._owner.name})
-            self._owner = owner
+        last = self._owner or owner
+        if not (self._is_manual or last.identity is owner.identity or last.has_ended()):
+            message = (
+                f"{last.name} runs this loop over group {self.book.group!r} of"
+                f" {self.book.topic!r}; give each worker a client of its own"
+            )
+            raise AlreadyReading(message, details={"reader": last.name})
+        self._owner = owner
         now_ms = self.book.now_ms()
         self._is_slow = now_ms - self._handed_ms > SLOW_BODY_MS
         self._idle_since_ms = now_ms

@@ -1427,8 +1427,9 @@ class Store:
     def _lapsed(
         self, topic: Topic, last_id: int, log_ms: int, knows_expiry: bool
     ) -> Refused | None:
-        """Return what a reader is told of whom what follows `last_id` has expired, or is compacted
-        away: one run of one kind.
+        """Return what who has all up to `last_id` is told of what follows; None: it is there.
+
+        It has expired, or is compacted away: one run, of one of the two.
         """
         behind_id = max(last_id, topic.floor_id)
         compacted_id = self._publications.compacted_to(topic, behind_id + 1)
@@ -1807,6 +1808,7 @@ def _told_first(
 ) -> Refused | None:
     """Return what is gone there that has to be told before anything is delivered."""
     for topic, _, last_id in places:
+        # A client may have a thousand of these: no message is made that nobody is told.
         is_passed = knows_expiry and topic.gone_id <= last_id and topic.floor_id < topic.last_id
         if not is_passed and (gone := _gone(topic, last_id, knows_expiry)) is not None:
             return gone

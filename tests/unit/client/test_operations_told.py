@@ -115,6 +115,33 @@ def test_what_an_answer_passes_that_the_client_has_already_is_told_next(
     assert ask(operations, {"count": 0}) == {"u": 3}
 
 
+def test_what_an_answer_passes_of_one_topic_is_asked_for_behind_it(
+    operations: Operations, seen: NotesEnds
+) -> None:
+    passed = {"error": "expired", "topic": "t", "first_id": 4, "last_id": 8, "missed": 5}
+    steps = operations.get("t", 0, 9)
+    next(steps)
+    answer = {"topic": "t", "id": 9, "count": 1, "passed": passed}
+    with pytest.raises(StopIteration):
+        steps.send(Done(Reply(ACK, "r", "n", "n", 1, answer, *pack([b"x"])), 1))
+    assert [each.last_id for each in seen.begun] == [3, 8]
+    assert operations.state.cursor("t") == 8
+
+
+def test_a_subscription_that_was_moved_meanwhile_passes_nothing(
+    operations: Operations, seen: NotesEnds
+) -> None:
+    passed = {"error": "expired", "topic": "t", "first_id": 4, "last_id": 8, "missed": 5}
+    steps = operations.get("t", 0, 9)
+    next(steps)
+    operations.state.place("t", 1, entry=7)
+    answer = {"topic": "t", "id": 9, "count": 1, "passed": passed}
+    with pytest.raises(StopIteration):
+        steps.send(Done(Reply(ACK, "r", "n", "n", 1, answer, *pack([b"x"])), 1))
+    assert operations.state.cursor("t") == 1
+    assert seen.outcomes[-1].count == 0
+
+
 def test_of_a_topic_that_was_told_what_was_told_is_recorded_whatever_comes(
     operations: Operations, seen: NotesEnds
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import itertools
 import json
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from flotilla_client import (
     cli,
     recording,
 )
+from flotilla_client.observer import Operation
 from flotilla_client.protocol import GET, PUT
 from flotilla_client.recording import Recorder, Recording, digests
 from flotilla_client.state import State
@@ -233,6 +236,26 @@ def test_what_was_asked_beside_another_operation_began_with_it(tmp_path: Path) -
     assert [row.get("invoke_ns") for row in rows] == [None, None, 100, 100]
     assert rows[1]["wall_ns"] <= rows[2]["wall_ns"]
     assert "beside" not in rows[1]
+
+
+def test_what_was_sent_beside_another_operation_is_not_said_not_to_have_been(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(recorder: Recorder, line: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space", str(recorder.path))
+
+    own = Recording(directory)
+    first = Operation(1, "c", "get", "t", last_id=3)
+    own.on_invoke(first)
+    monkeypatch.setattr(Recorder, "_write_bytes", full)
+    for operation, definite in (
+        (replace(first, number=2), True),
+        (replace(first, number=3, beside=1), False),
+    ):
+        with pytest.raises(RecordError) as caught:
+            own.on_invoke(operation)
+        assert caught.value.definite is definite
+    own.close()
 
 
 def test_a_put_says_what_expires_under_which_counters_and_ids(

@@ -291,6 +291,25 @@ def test_what_expires_and_stays_is_told_of_as_expired_also_behind_a_restart(
         assert told.code == "expired"
 
 
+def test_what_expired_in_front_is_told_before_what_is_compacted_away(
+    bench: CompactionBench,
+) -> None:
+    bench.ok(Subscribe("s", None, "t", None))
+    bench.publish(of_key("k", "1", 50))
+    bench.keys("aab")
+    bench.ok(Advance("s", None, {"t": 4}))
+    bench.step()
+    bench.ok(Seek("s", None, "t", None, "earliest"))
+    bench.now_ms += 50
+    bench.step()
+    told = bench.store.read("s", "t", None, 9, 99)
+    assert isinstance(told, Refused)
+    assert (told.code, told.details["first_id"], told.details["last_id"]) == ("expired", 1, 1)
+    got = bench.store.read("s", "t", 1, 9, 99, bench.store.placed("s")["t"])
+    assert isinstance(got, Delivery)
+    assert (got.first_id, got.passed) == (3, compacted("t", 1, 2, True))
+
+
 def test_a_topic_that_is_deleted_takes_all_with_it_and_comes_again_empty(
     bench: CompactionBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
