@@ -227,6 +227,8 @@ class _AsyncParts:
             joined.stop(defect, defect)
             raise
         if due_ms is None:
+            if "open" in self._tasks:
+                joined.end_late(self._opening_end_ms)
             self._begin("open", self._open)
             due_ms = joined.first_end_ms()
             if due_ms >= self._opening_end_ms:

@@ -268,7 +268,7 @@ class Session:
     def exchange(self, ask: Ask, end_ms: float) -> Exchange:
         """Return the retry machine for a request of an operation that gives up at `end_ms`."""
         self._exchanges += 1
-        return Exchange(
+        exchange = Exchange(
             self._routes if ask.endpoint is None else Routes((ask.endpoint,), self.endpoints),
             f"{self._name}-{self._exchanges}",
             retry.exchange_deadline_ms(end_ms, ask.wait_ms),
@@ -276,15 +276,25 @@ class Session:
             self._rng,
             ask.final,
         )
+        if not self.operations.is_open:
+            self.operations.opening = exchange
+        return exchange
 
     @property
     def is_closed(self) -> bool:
         """Whether closing has begun."""
         return self._is_closed
 
-    def late(self) -> FlotillaError:
-        """Return the error of a publication that is on its way at the deadline."""
-        return Unavailable("no answer before the deadline", definite=False)
+    def late(self, exchange: Exchange | None = None) -> FlotillaError:
+        """Return the error of a publication that is on its way at the deadline.
+
+        `exchange`: what is under way for it; None: what takes up the id, if something does.
+        """
+        under_way = exchange or self.operations.opening
+        if under_way is None:
+            return Unavailable("no answer before the deadline", definite=False)
+        late = under_way.out_of_time()
+        return with_endpoints(Unavailable(late.message, "", False, late.details), self.endpoints)
 
     def closing_errors(self) -> tuple[FlotillaError, FlotillaError]:
         """Return the error of what is under way when `close` comes, and of what has not begun."""
@@ -393,7 +403,13 @@ class Session:
     def joined(self, wire: JoinedWire, explain: Explain, now_ms: Callable[[], float]) -> Joined:
         """Return what joins this client's calls."""
         self._joined = Joined(
-            self.operations, self.exchange, self._check_free, explain, wire, now_ms
+            self.operations,
+            self.exchange,
+            self._check_free,
+            explain,
+            wire,
+            now_ms,
+            self.late,
         )
         return self._joined
 
@@ -1249,21 +1265,22 @@ class Client:
 
     def _open_joined(self, parts: _Parts) -> None:
         joined, session = parts.joined, parts.session
-        session.look = partial(self._end_late, parts)
+        end_ms = joined.opening_end_ms()
+        session.look = partial(self._end_late, parts, end_ms)
         try:
-            self._drive(parts, session.operations.open(), joined.opening_end_ms())
+            self._drive(parts, session.operations.open(), end_ms)
         except FlotillaError as error:
             joined.not_opened(error)
         finally:
             session.look = _nothing
 
     @staticmethod
-    def _end_late(parts: _Parts) -> None:
+    def _end_late(parts: _Parts, opening_end_ms: float) -> None:
         """Tell those who came while the id is taken up, and have less time than that has."""
         for call in parts.turns.joining():
             if not call.is_added:
                 parts.joined.add(call)
-        parts.joined.end_late()
+        parts.joined.end_late(opening_end_ms)
 
     def _await_joined(self, parts: _Parts, ticket: Ticket, due_ms: float) -> None:
         """Wait for a reply to what is joined, or for its time; in a pause for the next call too."""

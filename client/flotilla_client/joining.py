@@ -18,6 +18,7 @@ forgets the publication: `restart` finds out from both, and from the outbox, whe
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -286,11 +287,12 @@ class Joined:
     """The publications of a client's callers between their calls and their results.
 
     Use: `add` calls. While there `is_work`: `turn()`. If it returns None, run `Operations.open`,
-    which gives up at `opening_end_ms`, and say so if that failed (`not_opened`); else wait until
-    then for what comes from one of `endpoints` and hand it to `replied` or `lost`.
+    which gives up at `opening_end_ms`; `end_late` meanwhile, `not_opened` if it failed. Else wait
+    until then for what comes from one of `endpoints` and hand it to `replied` or `lost`.
 
     `exchange(ask, end_ms)`: a new retry machine. `check_free(topic)` raises TopicInUse.
-    `explain(error, then)` calls `then` with the error in words for people, now or later.
+    `explain(error, then)` calls `then` with the error in words for people, now or later. `late`
+    gives the error of who can wait no longer, though what is under way for it goes on.
     """
 
     def __init__(
@@ -301,8 +303,10 @@ class Joined:
         explain: Explain,
         wire: JoinedWire,
         now_ms: Callable[[], float],
+        late: Callable[[Exchange | None], FlotillaError],
     ) -> None:
         self._operations, self._state = operations, operations.state
+        self._late = late
         self._new_exchange, self._check_free, self._explain = exchange, check_free, explain
         self._wire, self._now_ms = wire, now_ms
         self._lines: dict[str, _Line] = {}
@@ -414,7 +418,6 @@ class Joined:
         if not self._lines:
             return NEVER_MS
         if not self._operations.is_open:
-            self.end_late()
             return None
         if not self._expire():
             return None
@@ -477,11 +480,14 @@ class Joined:
             self._end_patience(line, self._now_ms())
         return not was_due or self._operations.is_open
 
-    def end_late(self) -> None:
-        """Tell those whose deadline has come while the id is taken up, for others."""
-        now_ms = self._now_ms()
+    def end_late(self, opening_end_ms: float) -> None:
+        """Tell those whose deadline has come while the id is taken up, for others.
+
+        Who has as much time as that itself hears why it failed (`not_opened`).
+        """
+        late_ms = min(self._now_ms(), math.nextafter(opening_end_ms, 0.0))
         for line in self._lines.values():
-            self._end_patience(line, now_ms)
+            self._end_patience(line, late_ms)
 
     def not_opened(self, error: FlotillaError) -> None:
         """The client's id could not be taken up. What nobody refused goes on waiting."""
@@ -831,16 +837,15 @@ class Joined:
                 if call.end_ms > now_ms or len(head.owned) == 1:
                     break
                 head.expired += 1
-                call.keep(_out_of_time(head, error))
+                call.keep(self._out_of_time(head, error))
         while line.waiting and line.waiting[0].end_ms <= now_ms:
             call = line.waiting.popleft()
             if call.take():
-                self._keep(call, _out_of_time(head, error))
+                self._keep(call, self._out_of_time(head, error))
         if line.is_uneven:
             self._end_overtaken(line, now_ms, error)
 
-    @staticmethod
-    def _end_overtaken(line: _Line, now_ms: float, error: FlotillaError | None) -> None:
+    def _end_overtaken(self, line: _Line, now_ms: float, error: FlotillaError | None) -> None:
         """Tell those whose deadline has come behind others who have more time.
 
         Who waits behind these has no place in the outbox before they have theirs.
@@ -849,13 +854,21 @@ class Joined:
         if head is not None and len(head.owned) > 1:
             for call, _ in head.owned:
                 if call.end_ms <= now_ms and not call.is_over:
-                    call.keep(_out_of_time(head, error))
+                    call.keep(self._out_of_time(head, error))
         for call in line.waiting:
             if call.end_ms <= now_ms and not (call.is_over or call.has_left):
                 call.leave()
                 call.has_left = True  # one that was parted from others had been taken
                 message = "others took all of its time: nothing of it is sent or kept"
                 call.end(Busy(message, details={"kept": 0}))
+
+    def _out_of_time(
+        self, batch: _BatchUnderWay | None, error: FlotillaError | None
+    ) -> FlotillaError:
+        """Return why a caller's deadline came first; `error`: what has just failed for all."""
+        if error is not None:
+            return _copied(error)
+        return self._late(batch.exchange if batch is not None else None)
 
     def _keep(self, call: Call, error: FlotillaError) -> None:
         """Put into the outbox what nobody was asked to store before the deadline."""
@@ -930,13 +943,3 @@ def _unstored(calls: Collection[Call]) -> None:
 def _copied(error: FlotillaError, **details: object) -> FlotillaError:
     """Return the error for one caller: raised in several threads, one would mix its traces."""
     return type(error)(error.message, error.code, error.definite, error.details | details)
-
-
-def _out_of_time(batch: _BatchUnderWay | None, error: FlotillaError | None) -> FlotillaError:
-    """Return why a caller's deadline came first; `error`: what has just failed for all."""
-    if error is not None:
-        return _copied(error)
-    if batch is not None and batch.exchange is not None:
-        late = batch.exchange.out_of_time()
-        return Unavailable(late.message, "", False, late.details)
-    return Unavailable("the deadline passed while others' publications were sent", definite=False)

@@ -55,7 +55,7 @@ from flotilla_client.observer import Observer, Operation, Outcome, RecoveryObser
 from flotilla_client.old_names import level_of_caller
 from flotilla_client.protocol import ProtocolError, Reply, Request
 from flotilla_client.reading import Delivery, Readers
-from flotilla_client.retry import Done
+from flotilla_client.retry import Done, Exchange
 from flotilla_client.rows import LevelRaised, NodeStatus, SubscriberInfo, TopicInfo
 from flotilla_client.state import Entry, State
 
@@ -163,6 +163,7 @@ class Operations:
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
+        self.opening: Exchange | None = None  # of whoever takes up the id now
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ class Operations:
         yield TURN
         if not self.state.is_open:
             yield from self._take_up()
-        self._is_open = True
+        self._is_open, self.opening = True, None
         yield from self._recover()
 
     def adopt(self) -> Steps[Losses]:
@@ -196,7 +197,7 @@ class Operations:
             first = yield from self._first()
             lost = self._become_another(isinstance(error, Forgotten))
             self._taken_up(first)
-        self._is_open = True
+        self._is_open, self.opening = True, None
         self._told.clear()
         try:
             yield from self._recover()

@@ -32,6 +32,7 @@ SHUN_MS: Final = 10_000  # a silent endpoint is not preferred, even if it hosts 
 BACKOFF_MS: Final = 20  # the first pause; doubles: a dead leader is replaced in a few hundred ms
 BACKOFF_MS_MAX: Final = 250  # asking four times a second hurts no node and finds a leader soon
 RETRY_AFTER_MS_MAX: Final = 5_000  # a node's wish to be left alone is honoured up to here
+NO_ANSWER_YET: Final = "no answer yet"
 JITTER: Final = (0.5, 1.5)  # clients that were refused together must not come back together
 
 
@@ -324,20 +325,25 @@ class Exchange:
 
     def _given_up(self) -> list[Action]:
         LOG.warning("gave up at the deadline, after %d attempts", self._attempts)
-        return [Failed(self.out_of_time())]
+        return [Failed(self._out_of_time(self._causes))]
 
     def out_of_time(self) -> FlotillaError:
-        """Return the error of somebody whose deadline has come by now."""
+        """Return the error of somebody whose deadline has come by now; this may go on."""
+        return self._out_of_time({self._endpoint: NO_ANSWER_YET} | self._causes)
+
+    def _out_of_time(self, causes: Mapping[int, str]) -> FlotillaError:
         definite = not self._unsettled
         if self._last_nak is None:
             message = "no answer from any node before the deadline"
-            details = {"attempts": self._attempts, "causes": self._causes}
+            if not self._attempts:
+                message = "the deadline passed before any node was asked"
+            details = {"attempts": self._attempts, "causes": causes}
             return Unavailable(message, "", definite, details)
         last = from_reply(self._last_nak, definite, self._attempts)
         if last.code in TELLING:
             return last
         message = f"the deadline passed; the last answer was {last.code}: {last.message}"
-        details = last.details | {"last": last.code, "causes": self._causes}
+        details = last.details | {"last": last.code, "causes": causes}
         return Unavailable(message, "", definite, details)
 
 

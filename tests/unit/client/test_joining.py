@@ -28,7 +28,16 @@ from flotilla_client import (
 )
 from flotilla_client.joining import Call, _Line
 from flotilla_client.observer import Operation, Outcome, Silent
-from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT, text_of
+from flotilla_client.operations import Ask
+from flotilla_client.protocol import (
+    GET,
+    PUBLICATION_BYTES_MAX,
+    PUT,
+    REQUEST_ID,
+    Request,
+    text_of,
+)
+from flotilla_client.retry import NO_ANSWER_YET
 from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, client_of, impatient, nak
 
@@ -40,10 +49,12 @@ SHORT_S = 0.2
 class Caller:
     """A thread that publishes, and what it was told."""
 
-    def __init__(self, client: Client, topic: str, *texts: str) -> None:
+    def __init__(
+        self, client: Client, topic: str, *texts: str, timeout: float | None = None
+    ) -> None:
         self.results: list[PutResult] = []
         self.error: BaseException | None = None
-        self._work = (client, topic, texts)
+        self._work = (client, topic, texts, timeout)
         self._thread = threading.Thread(target=self._put)
         before = len(client._parts.here().turns)
         self._thread.start()
@@ -51,9 +62,9 @@ class Caller:
             time.sleep(0.001)
 
     def _put(self) -> None:
-        client, topic, texts = self._work
+        client, topic, texts, timeout = self._work
         try:
-            self.results = client.publish_many(topic, texts)
+            self.results = client.publish_many(topic, texts, timeout=timeout)
         except BaseException as error:  # noqa: BLE001, a thread's end would swallow it
             self.error = error
 
@@ -117,6 +128,35 @@ def test_a_connection_that_comes_late_makes_no_deadline_later(node: FakeNode) ->
         clock[0] = 300.0
         joined.turn()
         assert isinstance(call.error, Unavailable)
+        assert not joined.is_work
+
+
+def test_who_has_as_much_time_as_the_opening_hears_why_that_failed(node: FakeNode) -> None:
+    with client_of(node) as client:
+        session, clock = client._session, [0.0]
+        joined = session.joined(SlowWire(), lambda error, then: then(error), lambda: clock[0])
+        calls = {}
+        for topic, end_ms in (("long", 300.0), ("short", 200.0)):
+            calls[topic] = session.put(topic, ["x"], end_ms, lambda: None)
+            joined.add(calls[topic])
+            if topic == "long":
+                assert joined.turn() is None
+                opening_end_ms = joined.opening_end_ms()
+        opening = session.exchange(Ask(Request(REQUEST_ID, "", "", "", None, {})), 300.0)
+        opening.started(clock[0])
+        opening.unsent(clock[0], "on holiday")
+        clock[0] = 250.0
+        joined.end_late(opening_end_ms)
+        assert [call.is_over for call in calls.values()] == [False, True]
+        clock[0] = 300.0
+        joined.end_late(opening_end_ms)
+        assert not calls["long"].is_over
+        joined.not_opened(Unavailable("that is why", details={"causes": {node.endpoint: "this"}}))
+        for topic, causes in (("long", "this"), ("short", "on holiday")):
+            with pytest.raises(Unavailable) as caught:
+                calls[topic].results()
+            assert caught.value.details["causes"] == {node.endpoint: causes}
+            assert caught.value.details["kept"] == 1
         assert not joined.is_work
 
 
@@ -347,6 +387,21 @@ def test_what_is_enqueued_between_two_calls_stands_between_them(node: FakeNode) 
         assert [one.end().ids, three.end().ids] == [[2], [4]]
         enqueuing.join()
     assert node.cluster.topics["t"] == [b"first", b"one", b"two", b"three"]
+
+
+def test_a_thread_with_less_time_than_another_takes_up_the_id_for_hears_from_whom_nothing_came(
+    node: FakeNode,
+) -> None:
+    node.always("REQUEST_ID", "deaf")
+    with client_of(node) as client:
+        long = Caller(client, "long", "x", timeout=5 * SHORT_S)
+        node.await_requests("REQUEST_ID", 1)
+        short = Caller(client, "short", "x", timeout=SHORT_S).end()
+        assert long.is_waiting
+        for caller, cause in ((short, NO_ANSWER_YET), (long.end(), "no answer")):
+            assert isinstance(caller.error, Unavailable)
+            assert caller.error.details["causes"] == {node.endpoint: cause}
+            assert caller.error.details["kept"] == 1
 
 
 # --- tasks ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pytest
 
 from flotilla_client import AsyncClient, Client, Unavailable
 from flotilla_client.names import LOOKUPS_MAX, NOT_IN_TIME, UNKNOWN, Address, _lookups
+from flotilla_client.retry import NO_ANSWER_YET
 from tests.unit.fake_node import FakeNode
 
 RELEASE_S_MAX = 60.0
@@ -26,10 +27,11 @@ class Resolver:
     """Stands in for getaddrinfo: names with `hangs` in them have no answer before `release`."""
 
     def __init__(self) -> None:
-        self.release, self.asked = threading.Event(), []
+        self.release, self.asked, self.was_asked = threading.Event(), [], threading.Event()
 
     def __call__(self, host: str, port: object, *arguments: Any, **options: Any) -> Any:
         self.asked.append(host)
+        self.was_asked.set()
         if "hangs" in host:
             self.release.wait(RELEASE_S_MAX)
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
@@ -109,6 +111,22 @@ def test_where_every_name_hangs_the_deadline_is_kept_and_the_cause_named(
         assert set(caught.value.details["causes"].values()) == {NOT_IN_TIME}
     client.close()
     assert sorted(resolver.asked) == ["hangs-1", "hangs-2"]
+
+
+def test_a_task_with_less_time_than_the_name_takes_hears_what_was_known(resolver: Resolver) -> None:
+    async def work() -> None:
+        async with AsyncClient("hangs:7001") as client:
+            long = asyncio.create_task(client.publish("long", "x", timeout=TIMEOUT_S))
+            await asyncio.to_thread(resolver.was_asked.wait, RELEASE_S_MAX)
+            short = asyncio.create_task(client.publish("short", "x", timeout=TIMEOUT_S / 3))
+            for task, cause in ((short, NO_ANSWER_YET), (long, NOT_IN_TIME)):
+                with pytest.raises(Unavailable) as caught:
+                    await task
+                assert caught.value.details["causes"] == {"hangs:7001": cause}
+                assert caught.value.details["kept"] == 1
+                assert cause in caught.value.message
+
+    asyncio.run(work())
 
 
 def test_asyncio_goes_on_beside_a_name_that_hangs(resolver: Resolver) -> None:
