@@ -276,7 +276,7 @@ class Session:
             self._rng,
             ask.final,
         )
-        if not self.operations.is_open:
+        if self.operations.is_opening:
             self.operations.opening = exchange
         return exchange
 

@@ -619,6 +619,12 @@ class Joined:
     ) -> None:
         for action in actions:
             match action:
+                case Send(endpoint, _, timeout_ms):
+                    batch.endpoint = endpoint
+                    batch.attempt_ends_ms = now_ms + timeout_ms
+                    batch.until_ms = min(batch.attempt_ends_ms, now_ms + CONNECT_MS_MAX)
+                    batch.cause = "no connection"
+                    self._send(line, batch, action)
                 case Done():
                     self._answered(line, batch, action)
                 case Failed(error):
@@ -631,12 +637,6 @@ class Joined:
                     batch.endpoint, batch.until_ms = None, now_ms + wait_ms
                 case Listen(endpoint, timeout_ms):
                     batch.endpoint, batch.until_ms = endpoint, now_ms + timeout_ms
-                case Send(endpoint, _, timeout_ms):
-                    batch.endpoint = endpoint
-                    batch.attempt_ends_ms = now_ms + timeout_ms
-                    batch.until_ms = min(batch.attempt_ends_ms, now_ms + CONNECT_MS_MAX)
-                    batch.cause = "no connection"
-                    self._send(line, batch, action)
                 case _:
                     assert_never(action)
 
@@ -715,6 +715,8 @@ class Joined:
                     break
             else:
                 call.end()
+        if not line.stored and not line.waiting:
+            self._lines.pop(line.topic, None)
 
     def _break_off(self, line: _Line, batch: _BatchUnderWay, error: Exception) -> None:
         """An observer, a record or the disk ends this batch; it stays in the outbox."""

@@ -163,7 +163,8 @@ class Operations:
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
-        self.opening: Exchange | None = None  # of whoever takes up the id now
+        self.is_opening = False  # the id is taken up, or that has failed
+        self.opening: Exchange | None = None  # the last one of whoever does that
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -177,10 +178,14 @@ class Operations:
         if self.is_open:
             return
         yield TURN
+        self.is_opening = True
         if not self.state.is_open:
             yield from self._take_up()
-        self._is_open, self.opening = True, None
+        self._taken_over()
         yield from self._recover()
+
+    def _taken_over(self) -> None:
+        self._is_open, self.is_opening, self.opening = True, False, None
 
     def adopt(self) -> Steps[Losses]:
         """Take it as it is what the cluster has lost of what it told this client; return what.
@@ -190,6 +195,7 @@ class Operations:
         it may be stored.
         """
         self.reopen()
+        self.is_opening = True
         try:
             lost = yield from self._take_up(adopts=True)
         except UnknownClient as error:
@@ -197,7 +203,7 @@ class Operations:
             first = yield from self._first()
             lost = self._become_another(isinstance(error, Forgotten))
             self._taken_up(first)
-        self._is_open, self.opening = True, None
+        self._taken_over()
         self._told.clear()
         try:
             yield from self._recover()

@@ -69,6 +69,7 @@ FULL_BYTES: Final = 128 * 1024  # less room than that: SQLite's index of the log
 SHORT_BYTES: Final = 2 * WAL_BYTES_KEPT
 LEFT_BYTES: Final = 2 * FULL_BYTES  # by what enters the outbox: to send it takes some writing
 _INCREMENTAL: Final = 2  # PRAGMA auto_vacuum: free pages are given back when asked for
+_NOTHING: Final = nullcontext()  # of a turn that nobody shares
 
 _SCHEMA: Final = """
 CREATE TABLE client (
@@ -208,6 +209,7 @@ class State:
 
     def __init__(self, directory: Path | None, outbox_bytes_max: int = OUTBOX_BYTES_MAX) -> None:
         self.directory = directory
+        self._where = str(directory)  # as text: a path is made into one each time it is used
         self._outbox_bytes_max = outbox_bytes_max
         self._lock = threading.RLock()
         self._known: _CachedState | None = None  # None: to be read
@@ -253,11 +255,11 @@ class State:
 
     def turn(self, patience_s: float | None = None) -> AbstractContextManager[None]:
         """Have the state for an operation: always so where no other process shares it."""
-        return nullcontext()
+        return _NOTHING
 
     def away(self) -> AbstractContextManager[None]:
         """Let others have the state for as long as this process only waits."""
-        return nullcontext()
+        return _NOTHING
 
     # --- who am I -------------------------------------------------------------------------------
 
@@ -688,7 +690,7 @@ class State:
         if self.directory is None:
             return sys.maxsize
         try:
-            disk = os.statvfs(self.directory)
+            disk = os.statvfs(self._where)
         except OSError as error:
             raise unusable(self.directory, error.strerror or str(error)) from error
         return disk.f_bavail * disk.f_frsize
@@ -764,7 +766,8 @@ class State:
             raise self._explained(error) from error
         if self.directory is not None:
             sync_names(self.directory)  # a killed process may have left them unsynced
-            self._files = _files_of(self.directory)
+            self._paths = [f"{self._where}{os.sep}{name}" for name in _FILES[:2]]
+            self._files = _files_of(self._paths)
         return database
 
     def _check_there(self, directory: Path) -> None:
@@ -773,7 +776,7 @@ class State:
         SQLite writes on into files that have no name any more, and nobody would find them again.
         """
         try:
-            found = _files_of(directory)
+            found = _files_of(self._paths)
         except OSError as error:
             raise unusable(directory, error.strerror or str(error)) from error
         if found != self._files:
@@ -1039,11 +1042,9 @@ def _made_shrinkable(database: sqlite3.Connection) -> bool:
     return True
 
 
-def _files_of(directory: Path) -> list[tuple[int, int]]:
-    """Return which files the names of the database and of its log stand for."""
-    # No paths are made: it is asked for before each change that is waited for.
-    found = (os.stat(f"{directory}{os.sep}{name}") for name in _FILES[:2])
-    return [(status.st_dev, status.st_ino) for status in found]
+def _files_of(paths: Sequence[str]) -> list[tuple[int, int]]:
+    """Return which files names stand for: asked for before each change that is waited for."""
+    return [(status.st_dev, status.st_ino) for status in map(os.stat, paths)]
 
 
 def _forget_cached(directory: Path) -> None:

@@ -8,7 +8,6 @@ what they wait for.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 import weakref
@@ -77,9 +76,11 @@ class Turns(dict["weakref.ref[Ticket]", None]):
         At once for a call from inside another one of the same thread, an observer's or a signal
         handler's: it would wait for itself.
         """
-        if any([other.thread == ticket.thread for other in self.tickets()]):
+        if self and any([other.thread == ticket.thread for other in self.tickets()]):
             raise busy("it was called from inside another one")
-        self.add(ticket)
+        self.setdefault(ticket.place)
+        if list(self)[0] is ticket.place:  # noqa: RUF015, at one stroke; as a rule it is
+            return
         while self.tickets()[0] is not ticket and not ticket.is_over():
             left_ms = end_ms - time.monotonic() * 1000
             if left_ms <= 0:
@@ -117,16 +118,21 @@ class Turns(dict["weakref.ref[Ticket]", None]):
 
     def wake(self) -> None:
         """Tell the first that its turn has come."""
-        for first in self.tickets()[:1]:
-            first.wake()
+        if self:
+            for first in self.tickets()[:1]:
+                first.wake()
 
     def joining(self) -> list[Call]:
         """Return what is to be published together, in the order of the calls.
 
         That ends at a call of another kind: it would lose its turn to all that come behind it.
         """
-        tickets = itertools.takewhile(lambda ticket: ticket.joining, self.tickets())
-        return [call for ticket in tickets for call in ticket.joining]
+        found: list[Call] = []
+        for ticket in self.tickets():
+            if not ticket.joining:
+                break
+            found += ticket.joining
+        return found
 
 
 def busy(why: str) -> Busy:

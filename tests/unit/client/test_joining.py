@@ -142,6 +142,7 @@ def test_who_has_as_much_time_as_the_opening_hears_why_that_failed(node: FakeNod
             if topic == "long":
                 assert joined.turn() is None
                 opening_end_ms = joined.opening_end_ms()
+        session.operations.is_opening = True
         opening = session.exchange(Ask(Request(REQUEST_ID, "", "", "", None, {})), 300.0)
         opening.started(clock[0])
         opening.unsent(clock[0], "on holiday")
