@@ -20,7 +20,7 @@ NO_PROOF: Final[Mapping[Part, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wholeness:
+class Completeness:
     """`damaged`: the parts of a run of which something could not be read."""
 
     damaged: frozenset[Part] = field(default_factory=frozenset)
@@ -44,7 +44,7 @@ def unproven(results: Iterable[CheckResult]) -> tuple[str, ...]:
     )
 
 
-def wholeness_of(history: Sequence[object], truth: Sequence[object]) -> Wholeness:
+def completeness_of(history: Sequence[object], truth: Sequence[object]) -> Completeness:
     """Return what is whole, where `history` and `truth` are what is wrong with each of them."""
     parts = {Part.HISTORY: history, Part.TRUTH: truth}
-    return Wholeness(frozenset(part for part, wrong in parts.items() if wrong))
+    return Completeness(frozenset(part for part, wrong in parts.items() if wrong))

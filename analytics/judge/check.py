@@ -25,7 +25,7 @@ from analytics.common.verdict import (
     WitnessOperation,
 )
 from analytics.intake.cache import held, remedy_named, remedy_of
-from analytics.intake.completeness import Wholeness, unproven, wholeness_of
+from analytics.intake.completeness import Completeness, completeness_of, unproven
 from analytics.intake.disk_space import fullness_named, is_full
 from analytics.judge.load import History, is_short, load
 from analytics.judge.lost_context import with_passages
@@ -70,7 +70,7 @@ def check(
         history = load(spark, place, tell)
         truth_damage = history.truth.damage()
         mixed = _mixed(history)
-        whole = wholeness_of((*history.intake.damage(), *mixed), truth_damage)
+        whole = completeness_of((*history.intake.damage(), *mixed), truth_damage)
         with session.side_by_side(spark) as later:
             judging = [(one, later(run_check, history, one)) for one in CHECKS]
             observing = later(observe, history)
@@ -109,7 +109,7 @@ def _forgotten(history: History) -> tuple[str, ...]:
 
 
 def _told(
-    one: Check, result_of: Callable[[], CheckResult], whole: Wholeness, tell: OnProgress
+    one: Check, result_of: Callable[[], CheckResult], whole: Completeness, tell: OnProgress
 ) -> CheckResult:
     tell(one.name, None)
     result = whole.weighed(result_of())

@@ -72,7 +72,7 @@ def test_48_kills_of_a_reader_lose_nothing_and_its_record_is_valid(
     local_cluster: ClusterFactory, tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     endpoints = list(local_cluster(3).endpoints().values())
     state, record = tmp_path / "reader", tmp_path / "record"
     with Client(endpoints, state_dir=state, record=record) as client:
@@ -80,7 +80,7 @@ def test_48_kills_of_a_reader_lose_nothing_and_its_record_is_valid(
     published(endpoints, tmp_path / "writer", record, PUBLICATIONS)
     lines: list[str] = []
     for _ in range(KILLS):
-        after = dice.randint(1, 2 * PUBLICATIONS // KILLS)
+        after = rng.randint(1, 2 * PUBLICATIONS // KILLS)
         lines += killed_reader(",".join(endpoints), state, record, after)
     with Client(endpoints, state_dir=state, record=record) as client:
         rest = [(one.id, one.redelivered) for one in client.messages("t", idle=2)]

@@ -697,16 +697,16 @@ class MadeRun:
             self.put(process, rng.choice(process.publishes))
             return
         topic = rng.choice(process.reads)
-        dice = rng.random()
+        chance = rng.random()
         is_leaving = bool(process.busy("unsub", topic) or process.busy("sub", topic))
-        if dice < 0.04 and not is_leaving:
+        if chance < 0.04 and not is_leaving:
             self.control(process, "unsub", topic)
-        elif (dice < 0.08 or topic not in process.stored.cursors) and not is_leaving:
+        elif (chance < 0.08 or topic not in process.stored.cursors) and not is_leaving:
             if topic in process.stored.cursors or rng.random() < 0.5:
                 self.control(process, "sub", topic)
             elif rng.random() < 0.3:
                 self.read(process, topic)
-        elif dice < 0.15:
+        elif chance < 0.15:
             is_free = not any(one.invoke["f"] == "get" for one in process.under_way)
             readers = process.readers.values()
             if is_free and not any(one.hand or one.brought for one in readers):

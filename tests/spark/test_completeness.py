@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from analytics.anomalies import CHECKS
 from analytics.common.verdict import Report, Verdict, WitnessOperation
-from analytics.intake.completeness import TORN_MARK, wholeness_of
+from analytics.intake.completeness import TORN_MARK, completeness_of
 from analytics.intake.seal import seal
 from analytics.judge import check as checking
 from analytics.judge.check import check
@@ -181,7 +181,7 @@ def test_torn_ends_are_counted_and_witnesses_stand_where_they_stood(
 def test_history_is_damaged_where_a_line_is_missing_that_somebody_relied_on(
     intake: LoadedFiles, is_damaged: bool
 ) -> None:
-    whole = wholeness_of(intake.damage(), ())
+    whole = completeness_of(intake.damage(), ())
     assert bool(whole.no_proof("lost")) == is_damaged
     assert (whole.no_proof("corrupt"), whole.no_proof("ack_not_durable")) == (None, None)
-    assert wholeness_of((), ("1 malformed",)).no_proof("ack_not_durable")
+    assert completeness_of((), ("1 malformed",)).no_proof("ack_not_durable")

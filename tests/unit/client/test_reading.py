@@ -660,13 +660,13 @@ def test_a_reader_killed_at_random_moments_loses_nothing_and_says_what_comes_aga
     node: FakeNode, tmp_path: Path, ack: Any, kills: int
 ) -> None:
     seed = random.randrange(2**32)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     with client_of(node, tmp_path) as client:
         client.subscribe("t")
         client.publish_many("t", [str(number) for number in range(PUBLICATIONS)])
     lines: list[str] = []
     for _ in range(kills):
-        after = dice.randint(1, PUBLICATIONS // kills)
+        after = rng.randint(1, PUBLICATIONS // kills)
         lines += killed_reader(node, tmp_path, ack, after)
     with client_of(node, tmp_path) as client:
         rest = ids(client)

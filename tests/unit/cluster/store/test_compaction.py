@@ -544,8 +544,8 @@ def _operation(  # noqa: C901
     topic, client = rng.choice("tu"), rng.choice("st")
     end = store.topic_ends().get(topic, 0)
     near, start = rng.randint(1, end + 1), rng.choice(("new", "earliest", "earliest", "@50"))
-    dice = rng.random()
-    if dice < 0.45:
+    chance = rng.random()
+    if chance < 0.45:
         those = [
             of_key(
                 rng.choice("abcd.") if rng.random() < 0.8 else None,
@@ -557,24 +557,24 @@ def _operation(  # noqa: C901
         counter = counters.get(topic, 1)
         counters[topic] = counter + len(those)
         return putting(counter, *those, topic=topic)
-    if dice < 0.5:
+    if chance < 0.5:
         keep = rng.choice(("forever", "forever", "20", "400ms"))
         parts = {**parse_keep(keep), "compact": True, "max_bytes": rng.choice((0, 0, 2_000))}
         return setting(parts, is_new=True, topic=topic)
-    if dice < 0.53:
+    if chance < 0.53:
         return setting(parse_keep(rng.choice(("forever", "15"))), is_new=False, topic=topic)
-    if dice < 0.57:
+    if chance < 0.57:
         return Subscribe(client, None, topic, None, start=start)
-    if dice < 0.65:
+    if chance < 0.65:
         return Unsubscribe(client, None, topic, None)
-    if dice < 0.75:
+    if chance < 0.75:
         placed = store.placed(client)
         return Advance(
             client, None, {topic: rng.choice((end, near))}, None, {topic: placed.get(topic, 0)}
         )
-    if dice < 0.8:
+    if chance < 0.8:
         return Seek(client, None, topic, None, rng.choice((start, near)))
-    if dice < 0.84:
+    if chance < 0.84:
         ordered = rng.choice((None, True))
         group = rng.choice("gh")
         attempts = rng.choice((None, 2))
@@ -582,7 +582,7 @@ def _operation(  # noqa: C901
         return MakeGroup(
             client, None, topic, None, group, 40, attempts, letters, None, ordered, start
         )
-    if dice < 0.94:
+    if chance < 0.94:
         group = rng.choice("gh")
         found = store.groups.get(topic, group)
         own = (
@@ -596,11 +596,11 @@ def _operation(  # noqa: C901
         )
         acks = [each for each in own if rng.random() < 0.7]
         return Take(client, None, topic, group, None, rng.choice((0, 3, 9)), 60, None, acks, [], [])
-    if dice < 0.96:
+    if chance < 0.96:
         return SeekGroup(topic, rng.choice("gh"), rng.choice(("earliest", "new", near)), False)
-    if dice < 0.985:
+    if chance < 0.985:
         return DropGroup(topic, rng.choice("gh"), False)
-    if dice < 0.992:
+    if chance < 0.992:
         return Purge(topic, near, False)
     return DeleteTopic(topic, True, False)
 
