@@ -48,7 +48,8 @@ OPERATION: Final = (
     ("keyed", "ARRAY<BIGINT>"),  # of a TAKE's answer
     ("keys", "STRING"),
     *((name, "STRING") for name in ("start", "dead_letter")),  # of an invoke
-    ("naks", "ARRAY<ARRAY<BIGINT>>"),
+    *((name, "ARRAY<ARRAY<BIGINT>>") for name in ("naks", "extends")),
+    ("most", "BIGINT"),  # of a TAKE's invoke: its `max_count`
     ("delay_ms", "BIGINT"),  # of a PUT to a lane
     ("delayed", f"ARRAY<{ITEM}>"),  # of a GET's answer
     ("marked", "ARRAY<BIGINT>"),
@@ -59,7 +60,7 @@ OPERATION: Final = (
 )
 OF_INVOKE: Final = (
     *("group", "number", "max_attempts", "acks", "ordered_by_key", "start", "dead_letter"),
-    "naks",
+    *("naks", "extends"),
 )
 OF_ANSWER: Final = (
     *("resumed", "times", "token", "left_ms", "leases", "lost", "letters"),
@@ -97,7 +98,7 @@ def delay_ns(shape: Shape) -> int:
 def acknowledged_ns(number: Number, shape: Shape) -> Number:
     """Return when the PUT of publication `number` is answered: before anybody fetches it."""
     spread_ns = delay_ns(shape) * 3 // 4 - LATENCY_NS_MIN
-    return time_ns(number) + LATENCY_NS_MIN + shape.dice(number) % spread_ns
+    return time_ns(number) + LATENCY_NS_MIN + shape.scrambled(number) % spread_ns
 
 
 def end_ns(shape: Shape) -> int:
@@ -275,7 +276,10 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.coalesce("phase", F.lit("steady")).alias("phase"),
         F.when(is_end, F.col("invoke_ns")).alias("invoke_ns"),
         F.when(is_end, F.col("asked")).alias("asked"),
-        F.when(f == "get", 1).when(f == "take", 9).cast("bigint").alias("max_count"),
+        F.when(f == "get", 1)
+        .when(f == "take", F.coalesce("most", F.lit(9)))
+        .cast("bigint")
+        .alias("max_count"),
         "epoch",
         F.when(ok | is_single, F.col("cursor")).alias("cursor"),
         *(F.when(~is_end, F.col(name)).alias(name) for name in OF_INVOKE),

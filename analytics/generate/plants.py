@@ -120,11 +120,11 @@ def victims_of(shape: Shape, wanted: Mapping[str, int]) -> list[tuple[str, Victi
 
 
 def _victim(shape: Shape, place: int, round_: int) -> Victim:
-    slot = shape.dice(place) % shape.slots
+    slot = shape.scrambled(place) % shape.slots
     for begin in range(round_, round_ + ROUNDS_A_VIOLATION, ROUNDS_APART):
         n = begin * shape.round_size + slot * shape.producers + 1
         later = _next_of_producer(shape, n)
-        victim = Victim(place, n, later, shape.dice(n) % shape.subscribers)
+        victim = Victim(place, n, later, shape.scrambled(n) % shape.subscribers)
         if not any(is_unknown(shape, number) for number in victim.numbers()):
             return victim
     raise AssertionError(f"faults everywhere around round {round_} of {shape}")
@@ -737,6 +737,16 @@ def stale_read_idle(scene: Scene, victim: Victim) -> int:
 
 
 @plant
+def subscription_limit_take(scene: Scene, victim: Victim) -> None:
+    """A worker that takes one publication is leased two."""
+    worker = GroupWorker(scene, victim, count=2)
+    runs = [worker.reached - 1, worker.reached]
+    worker.takes(1, most=1, leases=[[*runs, 1]])
+    worker.takes(acks=[[1, *runs]])
+    worker.ends()
+
+
+@plant
 def subscription_group_forgotten(scene: Scene, victim: Victim) -> None:
     """Who asks for a group that stands is told that it is new."""
     worker = GroupWorker(scene, victim)
@@ -928,6 +938,37 @@ def group_lease_over(scene: Scene, victim: Victim) -> int:
     worker.takes(1, 1)
     worker.takes(naks=[[1, worker.reached, worker.reached, 0]])
     worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_lease_extended(scene: Scene, victim: Victim) -> int:
+    """What its worker has extended is given again at once."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.takes(extends=[[1, worker.reached, worker.reached, LEFT_MS]])
+    worker.takes(2, 2)
+    worker.acknowledges(2)
+    return worker.ends()
+
+
+@plant
+def group_lease_foreign_extension(scene: Scene, victim: Victim) -> int:
+    """What nobody has by that token is extended, and that is accepted."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.takes(extends=[[9, worker.reached, worker.reached, LEFT_MS]])
+    worker.acknowledges(1)
+    return worker.ends()
+
+
+@plant
+def group_lease_over_extension(scene: Scene, victim: Victim) -> int:
+    """What was acknowledged is extended, and that is accepted."""
+    worker = GroupWorker(scene, victim)
+    worker.takes(1, 1)
+    worker.acknowledges(1)
+    worker.takes(extends=[[1, worker.reached, worker.reached, LEFT_MS]])
     return worker.ends()
 
 

@@ -109,9 +109,9 @@ class Shape:
         }
 
     def _turn(self, put_place: Number) -> Number:
-        return self.dice(put_place) % self.producers
+        return self.scrambled(put_place) % self.producers
 
-    def dice(self, number: Number) -> Number:
+    def scrambled(self, number: Number) -> Number:
         """Return a number in 0..HASH_PRIME-1 that looks random and is decided by the seed."""
         first, second = HASH_FACTORS
         mixed = ((number % HASH_PRIME) * first + self.seed * second) % HASH_PRIME
