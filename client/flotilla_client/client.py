@@ -84,6 +84,7 @@ from flotilla_client.protocol import (
     BATCH_BYTES_MAX,
     INTEGER_MAX,
     LEVEL_MAX,
+    REQUEST_ID,
     Reply,
     encode_request,
 )
@@ -276,7 +277,7 @@ class Session:
             self._rng,
             ask.final,
         )
-        if self.operations.is_opening:
+        if ask.request.type == REQUEST_ID:
             self.operations.opening = exchange
         return exchange
 

@@ -22,7 +22,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, assert_never
+from typing import Any, Final, Literal, Protocol, assert_never
 
 from flotilla_client import protocol
 from flotilla_client.connection import CONNECT_MS_MAX, CONNECTION_LOST
@@ -861,8 +861,12 @@ class Joined:
             if call.end_ms <= now_ms and not (call.is_over or call.has_left):
                 call.leave()
                 call.has_left = True  # one that was parted from others had been taken
-                message = "others took all of its time: nothing of it is sent or kept"
-                call.end(Busy(message, details={"kept": 0}))
+                why, details = "others took all of its time", dict[str, Any]()
+                if head is None and self._operations.opening is not None:
+                    late = self._late(None)
+                    why, details = late.message, late.details
+                message = f"{why}: nothing of it is sent or kept"
+                call.end(Busy(message, details=details | {"kept": 0}))
 
     def _out_of_time(
         self, batch: _BatchUnderWay | None, error: FlotillaError | None

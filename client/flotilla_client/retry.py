@@ -216,6 +216,7 @@ class Exchange:
         self._unsettled = set(range(1, sent + 1))  # attempts that may have happened
         self._setbacks = 0
         self._until_ms = 0.0
+        self._is_pausing = False
         self._last_nak: Reply | None = None
         self._causes: dict[int, str] = {}  # what each endpoint did last, in the time that it had
 
@@ -298,7 +299,7 @@ class Exchange:
     def _send(self, now_ms: float) -> list[Action]:
         if now_ms >= self._deadline_ms:
             return self._given_up()
-        self._attempts += 1
+        self._attempts, self._is_pausing = self._attempts + 1, False
         self._unsettled.add(self._attempts)
         self._until_ms = min(now_ms + self._timeout_ms, self._deadline_ms)
         request_id = f"{self.name}.{self._attempts}"
@@ -310,6 +311,7 @@ class Exchange:
     def _pause(self, wait_ms: float, now_ms: float) -> list[Action]:
         if now_ms + wait_ms >= self._deadline_ms:
             return self._given_up()
+        self._is_pausing = True
         return [Pause(wait_ms)]
 
     def _retry_after_ms(self, reply: Reply) -> float:
@@ -329,7 +331,8 @@ class Exchange:
 
     def out_of_time(self) -> FlotillaError:
         """Return the error of somebody whose deadline has come by now; this may go on."""
-        return self._out_of_time({self._endpoint: NO_ANSWER_YET} | self._causes)
+        awaited = {} if self._is_pausing else {self._endpoint: NO_ANSWER_YET}
+        return self._out_of_time(awaited | self._causes)
 
     def _out_of_time(self, causes: Mapping[int, str]) -> FlotillaError:
         definite = not self._unsettled

@@ -78,7 +78,7 @@ class Turns(dict["weakref.ref[Ticket]", None]):
         """
         if self and any([other.thread == ticket.thread for other in self.tickets()]):
             raise busy("it was called from inside another one")
-        self.setdefault(ticket.place)
+        self.add(ticket)
         if list(self)[0] is ticket.place:  # noqa: RUF015, at one stroke; as a rule it is
             return
         while self.tickets()[0] is not ticket and not ticket.is_over():

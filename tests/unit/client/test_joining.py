@@ -142,7 +142,6 @@ def test_who_has_as_much_time_as_the_opening_hears_why_that_failed(node: FakeNod
             if topic == "long":
                 assert joined.turn() is None
                 opening_end_ms = joined.opening_end_ms()
-        session.operations.is_opening = True
         opening = session.exchange(Ask(Request(REQUEST_ID, "", "", "", None, {})), 300.0)
         opening.started(clock[0])
         opening.unsent(clock[0], "on holiday")
@@ -621,6 +620,22 @@ def test_a_task_with_less_time_than_the_id_is_taken_up_for_is_told_in_its_own(
         with pytest.raises(Unavailable):
             await long
         assert client._session._exchanges < 10
+        await close_when_idle(client)
+
+    asyncio.run(work())
+
+
+def test_a_task_behind_another_of_its_topic_hears_why_the_id_is_not_taken_up_yet() -> None:
+    async def work() -> None:
+        client = AsyncClient("127.0.0.1:1", timeout=10 * SHORT_S)
+        long = asyncio.create_task(client.publish("t", "long"))
+        await asyncio.sleep(SHORT_S / 4)  # it is under way
+        with pytest.raises(Busy) as error:
+            await client.publish("t", "short", timeout=SHORT_S)
+        assert error.value.details["causes"].keys() == {"127.0.0.1:1"}
+        assert (error.value.definite, error.value.details["kept"]) == (True, 0)
+        with pytest.raises(Unavailable):
+            await long
         await close_when_idle(client)
 
     asyncio.run(work())

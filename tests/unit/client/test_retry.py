@@ -24,6 +24,7 @@ from flotilla_client.retry import (
     BACKOFF_MS_MAX,
     DEADLINE_MS,
     JITTER,
+    NO_ANSWER_YET,
     ON_NAK,
     SHUN_MS,
     Action,
@@ -175,6 +176,20 @@ def test_an_attempt_that_the_deadline_cuts_off_does_not_hide_what_the_endpoint_d
     [*_, last] = getattr(exchange, cut_off)(1_000)
     assert isinstance(last, Failed)
     assert last.error.details["causes"] == {0: "answers as no node does"}
+
+
+def test_who_can_wait_no_longer_hears_of_the_endpoint_that_is_asked_and_of_no_other() -> None:
+    exchange = Exchange(Routes((0, 1)), "op", 15_000, 2_500, random.Random(SEED))
+    [send] = exchange.started(0)
+    assert isinstance(send, Send)
+    assert exchange.out_of_time().details["causes"] == {0: NO_ANSWER_YET}
+    body = nak_body("electing", "no leader", retry_after_ms=4_000)
+    [pause] = exchange.replied(Reply(NAK, send.request_id, "a", "", 1, body), 1)
+    assert isinstance(pause, Pause)
+    assert exchange.out_of_time().details["causes"] == {0: "electing"}
+    [send] = exchange.resumed(4_000)
+    assert isinstance(send, Send)
+    assert exchange.out_of_time().details["causes"] == {0: "electing", 1: NO_ANSWER_YET}
 
 
 def test_a_deadline_that_has_passed_sends_nothing() -> None:
