@@ -21,7 +21,8 @@ def cursor_regression(tables: Tables) -> DataFrame:
 
     A cursor is taken when a GET that asks with it is answered, or a SUB that resumes; that of a new
     subscription only for the SUBs after it. One at the end of what the client was told is gone is
-    not: told so beside what follows, it has passed that before the broker hears of it.
+    not: told so beside what follows, it has passed that before the broker hears of it. Nor is one
+    that the request did not say.
     `asked`: a GET asks, and is answered, with a lower one than was taken before it was sent.
     `answered`: a SUB is answered with a lower one. `ahead`: a SUB resumes, during a
     life, at a higher one than the life's start, and all that was given or asked with by then.
@@ -33,16 +34,20 @@ def cursor_regression(tables: Tables) -> DataFrame:
 def _back(tables: Tables) -> DataFrame:
     answered = tables.gets.where((F.col("outcome") == "ok") & F.col("asked").isNotNull())
     doubtful = tables.doubts.owners
-    gets = only(answered.select(*_step("asked")), doubtful, OWNER)
+    gets = only(answered.select(*_step("asked"), "unsaid"), doubtful, OWNER)
     subs = only(_resumptions(tables).select(*_step("cursor"), "resumed"), doubtful, OWNER)
     asked, told = F.lit("asked").alias("detail"), F.lit("answered").alias("detail")
-    own = gets.columns
+    own = gets.drop("unsaid").columns
     steps = gets.select(*own, asked).unionByName(subs.select(*own, told))
     # Nobody asked yet with the cursor of a new subscription, and by hand one may ask with less.
     resumed = subs.where("resumed").select(*own, asked)
     gone = tables.gets.where("tells_of_purge").select(*OWNER, F.col("last").alias("known"))
     gone = only(gone, doubtful, OWNER).distinct()
-    taken = gets.join(F.broadcast(gone), [*OWNER, "known"], "leftanti").select(*own)
+    taken = (
+        gets.where(~F.col("unsaid"))
+        .join(F.broadcast(gone), [*OWNER, "known"], "leftanti")
+        .select(*own)
+    )
     marks = taken.select("*", asked).unionByName(taken.select("*", told))
     marks = marks.unionByName(resumed).unionByName(subs.select(*own, told))
     value = F.struct(F.col("known").alias("value"), "process", "op_id")

@@ -24,7 +24,7 @@ LINE: Final = (
     " token BIGINT, leases ARRAY<ARRAY<BIGINT>>, lost ARRAY<ARRAY<BIGINT>>, left_ms BIGINT,"
     " letters ARRAY<ARRAY<STRING>>, ordered_by_key BOOLEAN, keyed ARRAY<BIGINT>, keys STRING,"
     " expires ARRAY<ARRAY<BIGINT>>, delayed ARRAY<ARRAY<STRING>>,"
-    " delays ARRAY<ARRAY<BIGINT>>, compacted BOOLEAN"
+    " delays ARRAY<ARRAY<BIGINT>>, compacted BOOLEAN, unsaid BOOLEAN"
 )
 ITEM: Final = "STRUCT<first_id: BIGINT, producer: STRING, counter: BIGINT, count: BIGINT>"
 BAD_ITEM: Final = "STRUCT<id: BIGINT, reason: STRING>"

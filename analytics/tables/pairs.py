@@ -63,6 +63,7 @@ def operations(events: DataFrame, function: str, unpaired: DataFrame) -> DataFra
         F.col("t_ns").alias("end_ns"),
         F.col("type").alias("outcome"),
         F.coalesce("asked", "cursor").alias("asked"),
+        _is_unsaid(F.col("asked")),
         F.lit(None).cast("string").alias("asked_topic"),
     )
     return whole.unionByName(joined(only(rows, unpaired, BUCKET), function))
@@ -90,6 +91,7 @@ def joined(events: DataFrame, function: str) -> DataFrame:
         F.col("type").alias("end_type"),
         F.col("t_ns").alias("end_ns"),
         *(F.col(name).alias(f"told_{name}") for name in TOLD),
+        "unsaid",
     )
     # Hashing a side beats sorting both: partitions are small by design (session.fit).
     pairs = invokes.join(ends.hint("shuffle_hash"), list(KEY), "full")
@@ -109,8 +111,14 @@ def joined(events: DataFrame, function: str) -> DataFrame:
         "end_ns",
         F.coalesce("end_type", F.lit("info")).alias("outcome"),
         F.coalesce(F.when(~(is_other & has_come), asked), "cursor").alias("asked"),
+        _is_unsaid(asked),
         F.when(is_other, named).alias("asked_topic"),
     )
+
+
+def _is_unsaid(asked: Column) -> Column:
+    """Return whether a request did not say the cursor that its end names: it says none."""
+    return (F.coalesce("unsaid", F.lit(False)) & asked.isNull()).alias("unsaid")
 
 
 def _has_come() -> Column:

@@ -380,6 +380,7 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         "invoke_ns",
         "end_ns",
         "digests",
+        "unsaid",
         F.coalesce("handed_apart", F.lit(False)).alias("handed_apart"),
         "asked_topic",
         F.coalesce(_is_denied(), F.lit(False)).alias("is_denied"),

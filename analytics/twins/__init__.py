@@ -16,6 +16,7 @@ Events are dictionaries as docs/history.md has them, all of one run, in memory.
 """
 
 from analytics.twins.checks import TWINS, evidence_of, find_all, identity
+from analytics.twins.intake import Malformed, checked
 from analytics.twins.judging import Judgement, judge
 from analytics.twins.record import Event, Evidence
 from analytics.twins.run import Run, read
@@ -25,7 +26,9 @@ __all__ = [
     "Event",
     "Evidence",
     "Judgement",
+    "Malformed",
     "Run",
+    "checked",
     "evidence_of",
     "find_all",
     "identity",

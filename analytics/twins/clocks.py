@@ -142,7 +142,8 @@ def cursor_regression(run: Run) -> Iterable[Evidence]:
         told = [sub for sub in one.subs if sub.is_ok and sub.cursor is not None]
         asked = [get for get in one.answers if get.asked is not None]
         passed = {max(get.ids()) for get in one.answers if get.tells_of_purge}
-        taken = [(get.end, get.asked or 0, get) for get in asked if get.asked not in passed]
+        said = [get for get in asked if not get.is_unsaid and get.asked not in passed]
+        taken = [(get.end, get.asked or 0, get) for get in said]
         begun = [(sub.end, sub.cursor or 0, sub) for sub in told if not sub.resumed]
         taken += [(sub.end, sub.cursor or 0, sub) for sub in told if sub.resumed]
         history, longer = _HighestCursors(one, taken), _HighestCursors(one, [*taken, *begun])

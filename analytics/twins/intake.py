@@ -377,7 +377,7 @@ _TEXTS: Final = (
     *("run_id", "process", "client_id", "type", "f", "topic", "host", "node", "error", "phase"),
     *("start", "group", "dead_letter"),
 )
-_FLAGS: Final = ("duplicate", "resumed", "handed_apart", "ordered_by_key", "compacted")
+_FLAGS: Final = ("duplicate", "resumed", "handed_apart", "ordered_by_key", "compacted", "unsaid")
 _FIELDS: Final[Mapping[str, Test]] = {
     **dict.fromkeys(_NUMBERS, _is_number),
     **dict.fromkeys(_NUMBERS_FROM_1, _is_id),

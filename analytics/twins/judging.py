@@ -105,7 +105,7 @@ def _judged(intake: TakenIn, run: Run) -> Judgement:
                 no_proof[name] = NO_PROOF_OF_TRUTH
     undrained = () if intake.is_application else tuple(_undrained(run))
     waiting = [] if intake.is_application else unsettled(run)
-    unplaced = sum(get.brought and get.asked is None for get in run.answers)
+    unplaced = len(run.unplaced)
     weak = [f"{name}: {len(evidence[name])} rows prove nothing" for name in no_proof]
     reasons = (
         *_first(holes),

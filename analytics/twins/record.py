@@ -144,6 +144,7 @@ class RecordedOperation:
     attempt: int | None = None
     max_count: int | None = None
     is_handed_apart: bool = False
+    is_unsaid: bool = False
     is_compacted: bool = False
     tells_of_purge: bool = False
     times: list[tuple[int, int, int]] = field(default_factory=list)
@@ -447,6 +448,11 @@ class Record:
                 found[key] = min(put.invoke, found.get(key, NEVER))
         return found
 
+    @property
+    def unplaced(self) -> list[RecordedOperation]:
+        """The answers that brought something, and lack the cursor or topic asked for."""
+        return [get for get in self.answers if get.brought and get.asked is None]
+
     def row(
         self, *operations: RecordedOperation | RecordedHandling | None, **fields: Any
     ) -> Evidence:
@@ -635,7 +641,9 @@ def _fill_get(get: RecordedOperation, begun: Event, ended: Event) -> None:
         get.given += [Given(id_, None, None) for id_ in gone]
     get.answered = ended.get("topic") or get.topic
     get.named = get.answered if get.brought else get.topic
-    asked = _known_or_none(begun.get("last_id"), ended.get("asked"), ended.get("cursor"))
+    said = _known_or_none(begun.get("last_id"), ended.get("asked"))
+    get.is_unsaid = said is None and bool(ended.get("unsaid"))
+    asked = _known_or_none(said, ended.get("cursor"))
     # What a client has of one topic says nothing of another one's answer.
     get.asked = asked if get.topic in ("", get.named) else None
 

@@ -55,9 +55,10 @@ class Outcome:
     `first_id`, `count`, `publications` (count 0: nothing new; with a `first_id`: from there on, but
     the client has it all by now). SUB ok: `last_id`,
     `resumed`, `cursor` (the broker's, which may be behind the client's). GET ok of any topic:
-    `cursor`, what the subscriber had of this one when it asked; None if it had no room to say so,
-    and the broker has less. GET with the error `purged`: `topic`, `first_id`, `last_id`: what is
-    gone for this subscriber; `cursor` as with an ok. GET ok: `properties` {id: …},
+    `cursor`, what the subscriber had of this one when it asked; `is_unsaid`: the request had no
+    room to say so, and the broker had less. GET with the error `purged`: `topic`, `first_id`,
+    `last_id`: what is gone for this subscriber; `cursor`, `is_unsaid` as with an ok.
+    GET ok: `properties` {id: …},
     `timestamps`: runs of (last id, timestamp_ms), None where it was not kept. TAKE ok: `leased`,
     `publications`, `properties`. GROUP ok: `last_id`, `resumed`;
     `compacted`: its topic is, so it may pass what is gone.
@@ -76,6 +77,7 @@ class Outcome:
     last_id: int | None = None
     resumed: bool | None = None
     cursor: int | None = None
+    is_unsaid: bool = False
     publications: tuple[bytes, ...] = field(default=(), repr=False)
     properties: Mapping[int, Properties] = field(default_factory=dict, repr=False)
     timestamps: tuple[tuple[int, int | None], ...] = field(default=(), repr=False)

@@ -163,8 +163,7 @@ class Operations:
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
-        self.is_opening = False  # the id is taken up, or that has failed
-        self.opening: Exchange | None = None  # the last one of whoever does that
+        self.opening: Exchange | None = None  # of whoever takes up the id, until it is
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -178,14 +177,10 @@ class Operations:
         if self.is_open:
             return
         yield TURN
-        self.is_opening = True
         if not self.state.is_open:
             yield from self._take_up()
-        self._taken_over()
+        self._is_open = True
         yield from self._recover()
-
-    def _taken_over(self) -> None:
-        self._is_open, self.is_opening, self.opening = True, False, None
 
     def adopt(self) -> Steps[Losses]:
         """Take it as it is what the cluster has lost of what it told this client; return what.
@@ -195,7 +190,6 @@ class Operations:
         it may be stored.
         """
         self.reopen()
-        self.is_opening = True
         try:
             lost = yield from self._take_up(adopts=True)
         except UnknownClient as error:
@@ -203,7 +197,7 @@ class Operations:
             first = yield from self._first()
             lost = self._become_another(isinstance(error, Forgotten))
             self._taken_up(first)
-        self._taken_over()
+        self._is_open = True
         self._told.clear()
         try:
             yield from self._recover()
@@ -250,6 +244,7 @@ class Operations:
 
         What a process before, of the same name, was handed, nobody knows: it may be all there was.
         """
+        self.opening = None
         state, body = self.state, done.reply.body
         is_first = bool(self._name) and not state.client_id
         subscriptions, placed = body.get("subscriptions", {}), body.get("placed", {})
@@ -669,7 +664,7 @@ class Operations:
                 first_id=delivery.first_id,
                 count=len(delivery.publications),
                 publications=delivery.publications,
-                cursor=self._asked_with(delivery.topic, sent_id - 1, had),
+                **self._asked_with(delivery.topic, sent_id - 1, had),
                 properties=delivery.properties,
                 timestamps=delivery.timestamps,
             )
@@ -698,7 +693,7 @@ class Operations:
         if self._is_old(error):
             self.failed(operation, error)
             return False
-        self.failed(operation, error, cursor=self._asked_with(topic, start, had))
+        self.failed(operation, error, **self._asked_with(topic, start, had))
         if not isinstance(error, Expired | Compacted):
             self._gone[error.details["topic"]] = error.details["last_id"]
         return True
@@ -725,8 +720,7 @@ class Operations:
         if operation.topic and not is_old:
             rest = replace(rest, last_id=gone_id)
         self._observer.on_invoke(rest)
-        cursor = None if is_old else self._asked_with(topic, start, had)
-        self.failed(operation, error, cursor=cursor)
+        self.failed(operation, error, **({} if is_old else self._asked_with(topic, start, had)))
         if is_old or placed.get(topic, 0) != self.state.placed(topic):
             return rest, 0
         if topic in had:
@@ -780,15 +774,14 @@ class Operations:
                 placed_by[name] = at
         return {"last_ids": told} | ({"placed": placed_by} if placed_by else {}), told
 
-    def _asked_with(self, topic: str, start: int, had: Mapping[str, int]) -> int | None:
-        """Return what the client had of a topic as the broker knew it, which began at `start`.
+    def _asked_with(self, topic: str, start: int, had: Mapping[str, int]) -> dict[str, Any]:
+        """Return what an outcome says of what the client had; the answer begins at `start`.
 
-        None: it had more, and could not say so, as the topic did not fit.
+        If the topic did not fit into the request, and the broker had less, it says that as well.
         """
         cursor = had.get(topic)
-        if cursor is not None and start < cursor and self._told.get(topic) != cursor:
-            return None
-        return cursor
+        is_unsaid = cursor is not None and start < cursor and self._told.get(topic) != cursor
+        return {"cursor": cursor, "is_unsaid": is_unsaid}
 
     def _news(self, reply: Reply, placed: Mapping[str, int]) -> Delivery | None:
         """Return what a GET brought, without what this subscriber has already.
@@ -942,7 +935,7 @@ class Operations:
         outcome = Outcome(done.attempts, reply.node, reply.leader, reply.term, **fields)
         self._observer.on_complete(operation, outcome)
 
-    def failed(self, operation: Operation, error: FlotillaError, cursor: int | None = None) -> None:
+    def failed(self, operation: Operation, error: FlotillaError, **fields: Any) -> None:
         """Record that an operation did not succeed."""
         details = error.details
         gone = details if isinstance(error, Purged | Gap | Expired | Compacted) else {}
@@ -956,7 +949,7 @@ class Operations:
             gone.get("topic", operation.topic),
             first_id=gone.get("first_id"),
             last_id=gone.get("last_id"),
-            cursor=cursor,
+            **fields,
         )
         self._observer.on_complete(operation, outcome)
 

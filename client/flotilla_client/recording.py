@@ -279,6 +279,7 @@ def _gone(outcome: Outcome) -> dict[str, Any]:
         "first_id": outcome.first_id,
         "last_id": outcome.last_id,
         "cursor": outcome.cursor,
+        "unsaid": outcome.is_unsaid or None,
     }
 
 
@@ -481,6 +482,7 @@ def _brought(outcome: Outcome) -> dict[str, Any]:
         "last_id": outcome.first_id + count - 1,
         "bytes": sum(map(len, outcome.publications)),
         "cursor": outcome.cursor,
+        "unsaid": outcome.is_unsaid or None,
         "handed_apart": True,
         "times": _times(outcome) or None,
         **_marked(outcome.properties),

@@ -76,9 +76,9 @@ def test_who_is_told_of_what_it_has_already_tells_that_next(
     assert ask(operations, {"count": 0}) == {"u": 3}
 
 
-@pytest.mark.parametrize(("first_id", "cursor"), [(1, None), (4, 3)])
-def test_of_a_topic_that_had_no_room_nothing_is_recorded_that_the_broker_does_not_know(
-    operations: Operations, seen: NotesEnds, first_id: int, cursor: int | None
+@pytest.mark.parametrize(("first_id", "is_unsaid"), [(1, True), (4, False)])
+def test_of_a_topic_that_had_no_room_it_is_recorded_if_the_broker_does_not_know(
+    operations: Operations, seen: NotesEnds, first_id: int, is_unsaid: bool
 ) -> None:
     """A SUB behind a crash may be answered with the broker's own cursor (seed 1115)."""
     gone = {"topic": "u", "first_id": first_id, "last_id": 8}
@@ -86,7 +86,8 @@ def test_of_a_topic_that_had_no_room_nothing_is_recorded_that_the_broker_does_no
     operations._told.clear()  # as at another beginning
     operations._gone.clear()
     ask(operations, {"topic": "u", "id": first_id, "count": 9})
-    assert [outcome.cursor for outcome in seen.outcomes] == [cursor, cursor]
+    assert [outcome.cursor for outcome in seen.outcomes] == [3, 3]
+    assert [outcome.is_unsaid for outcome in seen.outcomes] == [is_unsaid] * 2
     assert [outcome.first_id for outcome in seen.outcomes] == [4, 4]
 
 
@@ -146,4 +147,4 @@ def test_of_a_topic_that_was_told_what_was_told_is_recorded_whatever_comes(
     operations: Operations, seen: NotesEnds
 ) -> None:
     ask(operations, {"topic": "t", "id": 1, "count": 9})
-    assert [outcome.cursor for outcome in seen.outcomes] == [3]
+    assert [(outcome.cursor, outcome.is_unsaid) for outcome in seen.outcomes] == [(3, False)]
