@@ -14,6 +14,7 @@ from flotilla_client import AsyncClient, aio, joining
 from flotilla_client import state as state_module
 from flotilla_client.errors import FlotillaError, NoSubscribers
 from flotilla_client.joining import Call, Joined, Piece, _BatchUnderWay, _Line
+from flotilla_client.observer import Operation
 from flotilla_client.operations import Operations, PutResult, Steps
 from flotilla_client.reading import Delivery, Reader, Readers
 from flotilla_client.retry import Action, Done, Exchange
@@ -21,6 +22,7 @@ from flotilla_client.state import State, Statement
 
 _silent: Final = Exchange.silent
 _get: Final = Operations.get
+_complete: Final = Operations.complete
 _take_out: Final = Joined._take_out
 _begin: Final = Joined._begin
 _answered: Final = Joined._answered
@@ -244,3 +246,15 @@ def what_was_sent_again_is_called_unheard(patches: Patches) -> None:
         return found
 
     patches.attribute(Call, "results", results)
+
+
+@bug("an answer on record says behind what it was asked for", {"recorded"}, mode="live")
+def an_answer_behind_what_is_gone_says_no_cursor(patches: Patches) -> None:
+    """Record what an answer brings behind what is gone without the cursor it was asked with."""
+
+    def complete(operations: Operations, operation: Operation, done: Done, **fields: Any) -> None:
+        if operation.beside is not None:
+            fields["cursor"] = None
+        _complete(operations, operation, done, **fields)
+
+    patches.attribute(Operations, "complete", complete)

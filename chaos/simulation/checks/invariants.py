@@ -37,6 +37,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "ended": "a process ends by itself only after a fault of its disk, or at too high a level",
     "level": "nothing newer is written than all members read, nor sent to who can't read it",
     "content": "what is acknowledged is what is delivered",
+    "recorded": "what a client recorded can be judged: no row is malformed, none lacks anything",
     "properties": "what is handed over has the key, the headers and the time that it was given",
     "handed_over_twice": "an application is given again what it has not acknowledged, and told so",
     "forgotten": "only a silent client is forgotten; it is told so, and what may be lost",

@@ -27,6 +27,7 @@ from chaos.simulation.checks.promises import Promises
 from chaos.simulation.checks.raft_rules import RaftRules
 from chaos.simulation.checks.reads import ReadChecks
 from chaos.simulation.checks.rebuilt import Rebuilt
+from chaos.simulation.checks.recorded import taken_in
 from chaos.simulation.checks.reference import Reference
 from chaos.simulation.checks.replies import Replies
 from chaos.simulation.checks.scrubbing import Scrubbing
@@ -246,15 +247,15 @@ class Attached:
         self._invariants.fail("progress", text)
 
     def _evidence(self) -> list[Failure]:
+        """Return what the record of the run shows, and whether it can be judged at all."""
         events = self.events()
-        found = twins.find_all([*events, *self._endings(events)])
-        return [
-            Failure(check, repr(one._replace(run_id="")), self._world.now)
-            for check, evidence in found.items()
-            for one in [each for each in evidence if not self._is_no_proof(check, each)][
-                :EVIDENCE_MAX
-            ]
-        ]
+        run, wrong = taken_in([*events, *self._endings(events)])
+        found = [("recorded", text) for text in wrong[:EVIDENCE_MAX]]
+        for check in twins.TWINS:
+            evidence = twins.evidence_of(check, run)
+            proofs = [each for each in evidence if not self._is_no_proof(check, each)]
+            found += [(check, repr(one._replace(run_id=""))) for one in proofs[:EVIDENCE_MAX]]
+        return [Failure(check, text, self._world.now) for check, text in found]
 
     def _is_no_proof(self, check: str, evidence: Evidence) -> bool:
         if check == "duplicate_delivered" and evidence.operations:

@@ -44,6 +44,9 @@ TIGHT_SHARE: Final = 0.3  # meet limits of groups
 # Of those with dead letters have workers that come so seldom that much expires before they look.
 LATE_SHARE: Final = 0.5
 LATE_PAUSE_S: Final = (0.3, 0.8)
+LATE_READER_SHARE: Final = 0.6
+READING_PAUSE_S: Final = (0.1, 0.4)  # most lives are shorter (dressing.py)
+MAKING_PAUSE_S: Final = (0.05, 0.2)
 POLICIES_S: Final = (1.0, 2.0, 4.0, 8.0)  # the cluster gets to its level by and by
 # What ends groups, or changes what their topics keep.
 OF_TOPICS: Final = frozenset({"delete_topic", "set_topic", "purge"})
@@ -234,6 +237,26 @@ def workshop(
     return tuple(sorted(own, key=lambda action: action.at_s))
 
 
+def late_reader(rng: Random, roles: Sequence[dict[str, Any]], knobs: Mapping[str, Any]) -> None:
+    """Let one read whatever topic comes, so seldom that half of what is next has expired.
+
+    In some seeds. Of the others few ask for any topic, and fewer of these meet one of which the
+    first publications have expired, and what follows has not.
+    """
+    if rng.random() >= LATE_READER_SHARE or len(roles) < 2:
+        return
+    if _has_limits(knobs) or not knobs.keys().isdisjoint({"backlog_bytes_max", "client_idle_ms"}):
+        return  # topics that are full, and clients that sleep, are scenes of their own
+    reader, *makers = reversed(roles)
+    reader |= {"puts": 0.0, "churns": 0.0, "lists": 0.0, "oversized": 0.0, "works": 0.0}
+    reader |= {"gets": 1.0, "topics": sorted({topic for role in roles for topic in role["topics"]})}
+    reader |= {"reads_any": True, "get_wait_ms": 0, "pause_s": rng.uniform(*READING_PAUSE_S)}
+    reader |= {"is_old": False}
+    for role in (role for role in makers if role.get("puts")):
+        role |= {"has_properties": True, "is_old": False, "expires": 0.5, "expires_soon": True}
+        role |= {"puts": 1.0, "delays": 0.0, "pause_s": rng.uniform(*MAKING_PAUSE_S)}
+
+
 def waiting_pair(
     rng: Random,
     roles: Mapping[str, dict[str, Any]],
@@ -342,7 +365,7 @@ def compacted(
     return tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
 
 
-def _has_limits(knobs: dict[str, Any]) -> bool:
+def _has_limits(knobs: Mapping[str, Any]) -> bool:
     """Return whether somebody may be refused a topic, or a subscription: such seeds are few."""
     return "topics_max" in knobs or "subscriptions_max" in knobs
 

@@ -728,7 +728,12 @@ def _staged(
         return tuple(sorted((*schedule, *added), key=lambda action: action.at_s))
     raised = (*schedule, *scenes.later_raises(duration_s))
     schedule = tuple(sorted(raised, key=lambda action: action.at_s))
-    schedule = scenes.workshop(draw("workshop").rng, roles, schedule, knobs, duration_s)
+    without, schedule = (
+        schedule,
+        scenes.workshop(draw("workshop").rng, roles, schedule, knobs, duration_s),
+    )
+    if schedule == without:
+        scenes.late_reader(draw("late reader").rng, roles, knobs)
     schedule = scenes.rover(draw("rover").rng, schedule, knobs, duration_s)
     schedule = scenes.lost_lanes(draw("lost lanes").rng, schedule, knobs, duration_s)
     return scenes.compacted(draw("the last of each key at last").rng, schedule, knobs, duration_s)

@@ -102,7 +102,7 @@ class Administrator:
         """Have the group of a topic begin anew somewhere, perhaps behind its end."""
         act_id = self._act(node, SEEK_GROUP, topic=topic, group=GROUP, start=start)
         if act_id:  # on record it is the group's end, and its begin elsewhere
-            recorder = self._recorder = self._recorder or self._opened()
+            recorder = self._recording()
             seek: tuple[tuple[str, dict[str, Any]], ...]
             seek = ("ungroup", {}), ("group", {"start": str(start)})
             for f, said in seek:
@@ -138,7 +138,7 @@ class Administrator:
         """Delete a topic."""
         act_id = self._act(node, DELETE_TOPIC, topic=topic, ends=ends)
         if act_id and topic in (DEAD, DESK):  # on record it is the group's end
-            recorder = self._recorder = self._recorder or self._opened()
+            recorder = self._recording()
             op_id = recorder.invoke("ungroup", topic, group=GROUP)
             recorder.complete(op_id, "info", error="timeout")
 
@@ -156,9 +156,13 @@ class Administrator:
         self._world.request(OPERATOR, target, encode_request(request))
 
     def _record(self, f: str, topic: str, last_id: int) -> None:
+        self._recording().single(f, topic=topic, last_id=last_id)
+
+    def _recording(self) -> ProcessRecorder:
         if self._recorder is None:
             self._recorder = self._opened()
-        self._recorder.single(f, topic=topic, last_id=last_id)
+            self._recorder.client_id = OPERATOR
+        return self._recorder
 
     def _drop_client(self, node: str, client: str) -> None:
         """Have the cluster forget a client, which begins anew when it hears so."""
