@@ -21,8 +21,8 @@ def cursor_regression(tables: Tables) -> DataFrame:
 
     A cursor is taken when a GET that asks with it is answered, or a SUB that resumes; that of a new
     subscription only for the SUBs after it. One at the end of what the client was told is gone is
-    not: told so beside what follows, it has passed that before the broker hears of it. Nor is one
-    that the request did not say.
+    not: told so beside what follows, it has passed that before the broker hears of it. One that
+    the request did not say is not taken either.
     `asked`: a GET asks, and is answered, with a lower one than was taken before it was sent.
     `answered`: a SUB is answered with a lower one. `ahead`: a SUB resumes, during a
     life, at a higher one than the life's start, and all that was given or asked with by then.

@@ -15,7 +15,7 @@ runs, for it needs no Spark.
 Events are dictionaries as docs/history.md has them, all of one run, in memory.
 """
 
-from analytics.twins.checks import TWINS, evidence_of, find_all, identity
+from analytics.twins.checks import TWINS, evidence_of, find_all, found_in, identity
 from analytics.twins.intake import Malformed, checked
 from analytics.twins.judging import Judgement, judge
 from analytics.twins.record import Event, Evidence
@@ -31,6 +31,7 @@ __all__ = [
     "checked",
     "evidence_of",
     "find_all",
+    "found_in",
     "identity",
     "judge",
     "read",

@@ -111,5 +111,9 @@ def find_all(
 
     `truth`: what stood on the nodes' disks at its end; `nodes`: of each whether its disk was read.
     """
-    run = read(events, truth, nodes)
+    return found_in(read(events, truth, nodes))
+
+
+def found_in(run: Run) -> dict[str, list[Evidence]]:
+    """Return the evidence of every check over a run, sorted."""
     return {name: evidence_of(name, run) for name in TWINS}

@@ -291,8 +291,8 @@ class Joined:
     until then for what comes from one of `endpoints` and hand it to `replied` or `lost`.
 
     `exchange(ask, end_ms)`: a new retry machine. `check_free(topic)` raises TopicInUse.
-    `explain(error, then)` calls `then` with the error in words for people, now or later. `late`
-    gives the error of who can wait no longer, though what is under way for it goes on.
+    `explain(error, then)` calls `then` with the error in words for people, now or later.
+    `late(exchange)`: the error of a caller that can wait no longer, while `exchange` goes on.
     """
 
     def __init__(

@@ -163,7 +163,7 @@ class Operations:
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
-        self.opening: Exchange | None = None  # of whoever takes up the id, until it is
+        self.opening: Exchange | None = None  # that takes up the id, until it has
 
     # --- opening --------------------------------------------------------------------------------
 

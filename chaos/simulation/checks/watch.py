@@ -251,8 +251,7 @@ class Attached:
         events = self.events()
         run, wrong = taken_in([*events, *self._endings(events)])
         found = [("recorded", text) for text in wrong[:EVIDENCE_MAX]]
-        for check in twins.TWINS:
-            evidence = twins.evidence_of(check, run)
+        for check, evidence in twins.found_in(run).items():
             proofs = [each for each in evidence if not self._is_no_proof(check, each)]
             found += [(check, repr(one._replace(run_id=""))) for one in proofs[:EVIDENCE_MAX]]
         return [Failure(check, text, self._world.now) for check, text in found]

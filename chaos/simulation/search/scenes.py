@@ -238,10 +238,10 @@ def workshop(
 
 
 def late_reader(rng: Random, roles: Sequence[dict[str, Any]], knobs: Mapping[str, Any]) -> None:
-    """Let one read whatever topic comes, so seldom that half of what is next has expired.
+    """Let one client read whatever topic comes, so seldom that half of what is next has expired.
 
-    In some seeds. Of the others few ask for any topic, and fewer of these meet one of which the
-    first publications have expired, and what follows has not.
+    In some seeds without a workshop. In the other seeds few clients ask for any topic. Hardly one
+    of them meets a topic of which the first publications have expired, and what follows has not.
     """
     if rng.random() >= LATE_READER_SHARE or len(roles) < 2:
         return

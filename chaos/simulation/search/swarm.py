@@ -728,11 +728,9 @@ def _staged(
         return tuple(sorted((*schedule, *added), key=lambda action: action.at_s))
     raised = (*schedule, *scenes.later_raises(duration_s))
     schedule = tuple(sorted(raised, key=lambda action: action.at_s))
-    without, schedule = (
-        schedule,
-        scenes.workshop(draw("workshop").rng, roles, schedule, knobs, duration_s),
-    )
-    if schedule == without:
+    drawn = [dict(role) for role in roles]
+    schedule = scenes.workshop(draw("workshop").rng, roles, schedule, knobs, duration_s)
+    if roles == drawn:  # it has no workshop
         scenes.late_reader(draw("late reader").rng, roles, knobs)
     schedule = scenes.rover(draw("rover").rng, schedule, knobs, duration_s)
     schedule = scenes.lost_lanes(draw("lost lanes").rng, schedule, knobs, duration_s)

@@ -160,6 +160,18 @@ def test_who_has_as_much_time_as_the_opening_hears_why_that_failed(node: FakeNod
         assert not joined.is_work
 
 
+def test_what_a_node_says_beside_the_opening_says_nothing_of_that(node: FakeNode) -> None:
+    with client_of(node) as client:
+        session = client._session
+        opening = session.exchange(Ask(Request(REQUEST_ID, "", "", "", None, {})), 300.0)
+        opening.started(0.0)
+        opening.unsent(0.0, "on holiday")
+        session.exchange(Ask(Request("STATUS", "", "", "", None, {}), endpoint=0), 300.0)
+        assert session.late().details["causes"] == {node.endpoint: "on holiday"}
+        client.subscribe("t")
+        assert "causes" not in session.late().details, "it is open"
+
+
 # --- threads --------------------------------------------------------------------------------------
 
 
