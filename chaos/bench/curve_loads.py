@@ -46,6 +46,7 @@ FILL_BYTES: Final = 64 * 1024  # of a backlog's publications
 FILL_REPORT_S: Final = 1.0
 GETS: Final = 100
 FANOUT_BATCH: Final = 50
+TOPICS_READ: Final = 16  # publications a GET, however many topics: a thousand have few each
 WAIT_MS: Final = 5_000
 
 
@@ -199,7 +200,8 @@ def measure_topics(
 ) -> None:
     """Report None once all have subscribed; then measure PUTs of CLIENTS_AT_ONCE clients.
 
-    They go to `count` topics by turns. Then one subscriber of each topic reads all of it.
+    They go to `count` topics by turns. Then one subscriber of each topic reads all of it,
+    TOPICS_READ at a time.
     """
     topics = [f"{prefix}-{number}" for number in range(count)]
     callers = [RequestSocket(leader) for _ in range(CLIENTS_AT_ONCE)]
@@ -251,7 +253,10 @@ def _read_all(
     began, count = time.perf_counter(), 0
     last_ids = dict.fromkeys(subscribers, 0)
     while last_ids:
-        gets = [_get(topic, subscribers[topic], last_id, 0) for topic, last_id in last_ids.items()]
+        gets = [
+            _get(topic, subscribers[topic], last_id, 0, TOPICS_READ)
+            for topic, last_id in last_ids.items()
+        ]
         asked, last_ids = list(last_ids), {}
         for topic, reply in zip(asked, ask_all(callers, gets), strict=True):
             if reply.body["count"]:
@@ -260,12 +265,10 @@ def _read_all(
     return count, time.perf_counter() - began
 
 
-def _get(topic: str, client_id: str, last_id: int, wait_ms: int) -> Request:
-    body: dict[str, Any] = {
-        "last_id": last_id,
-        "wait_ms": wait_ms,
-        "max_count": BATCH_COUNT_MAX,
-    }
+def _get(
+    topic: str, client_id: str, last_id: int, wait_ms: int, max_count: int = BATCH_COUNT_MAX
+) -> Request:
+    body: dict[str, Any] = {"last_id": last_id, "wait_ms": wait_ms, "max_count": max_count}
     return Request(GET, f"get-{client_id}-{last_id}", topic, client_id, None, body)
 
 

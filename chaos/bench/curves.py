@@ -178,7 +178,12 @@ def topics(stage: BenchStage, plan: BenchPlan) -> list[Figure | Curve]:
         used_us = 1e6 * (cpu_s(pid) - before_s) / did.put
         found[count] = [
             Figure("put_rate", "PUT, 64 clients", did.put / did.put_s, "/s"),
-            Figure("read_rate", "then read", did.delivered / did.delivered_s, "/s"),
+            Figure(
+                "read_rate",
+                f"then read, {curve_loads.TOPICS_READ} a GET",
+                did.delivered / did.delivered_s,
+                "/s",
+            ),
             Figure("cpu_leader", "CPU a PUT and its delivery, leader", used_us, "µs"),
             Figure("memory", "memory, leader", resident_mib(pid), "MiB"),
         ]

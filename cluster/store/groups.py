@@ -39,6 +39,7 @@ from flotilla_client.protocol import LEASE_MS, PUBLICATION_BYTES_MAX, lasting, p
 TAKE_ROWS_MAX: Final = 128  # of publications that were never given: about a millisecond
 TAKE_LOOK_MAX: Final = 1_024  # looked at by one take of a group that is ordered by key: some ms
 TAKE_AGAIN_MAX: Final = 256  # given again by one take: each may stand in a row of its own
+CLOSED_MAX: Final = 1_024  # of what has expired in hand and is no dead letter, by one take: some ms
 DEAD_COUNT_MAX: Final = 64  # of one take; more go with the next one
 DEAD_BYTES_MAX: Final = 1024 * 1024  # the same; one goes whatever its size
 
@@ -592,12 +593,16 @@ class Groups:
         Return (id, attempt) of what is leased, and how many bytes are left.
         """
         given: list[tuple[int, int]] = []
+        closed = 0
         while (id_ := group.next_due()) is not None:
             attempt = group.open[id_].attempt + 1
             has_expired = self._publications.has_expired(group.topic, id_, now_ms)
             dead_letters = self._dead_letters_of(group)
             if dead_letters is None and has_expired:
+                if closed == CLOSED_MAX:
+                    break
                 self._close(group, id_)
+                closed += 1
             elif dead_letters is not None and (has_expired or attempt > group.max_attempts):
                 reason = EXPIRED if has_expired else _given_up(attempt - 1)
                 if not self._bury(group, id_, reason, dead_letters, dead, now_ms):

@@ -226,7 +226,7 @@ class Taking:
         left_bytes, left_dead_bytes, dead = asked.max_bytes, groups.DEAD_BYTES_MAX, 0
         given: list[tuple[int, int]] = []
         is_all_given = True
-        seen = 0
+        seen = closed = 0
         while (id_ := self._next_due(seen)) is not None:
             seen = id_
             size, attempt = len(self.publications[id_][1]), group.open[id_].attempt + 1
@@ -234,7 +234,11 @@ class Taking:
             is_dead = group.max_attempts > 0 and (is_over or attempt > group.max_attempts)
             bury = self.bury() if is_dead else None
             if is_over and bury is None:
+                is_all_given = closed < groups.CLOSED_MAX
+                if not is_all_given:
+                    break
                 del group.open[id_]
+                closed += 1
                 continue
             if bury is not None:
                 is_all_given = dead < groups.DEAD_COUNT_MAX and (

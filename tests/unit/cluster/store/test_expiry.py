@@ -267,6 +267,25 @@ def test_a_group_buries_what_has_expired_or_lets_it_go(bench: ExpiryBench) -> No
     assert bench.floor == 3
 
 
+def test_a_take_lets_go_of_so_much_that_has_expired_and_the_next_one_goes_on(
+    bench: ExpiryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "CLOSED_MAX", 2)
+    bench.ok(Subscribe("s", None, "t", None))
+    bench.ok(MakeGroup("s", None, "t", None, "g", 1_000, 0, ""))
+    bench.publish(*(expiring(b"x", 100) for _ in range(5)), b"6")
+    bench.ok(Advance("s", None, {"t": 6}))
+    take = Take("s", None, "t", "g", None, 5, 1_000, 50, [], [], [])
+    assert bench.ok(take)["given"] == [[1, 5, 1]]
+    bench.passing(100)
+    floors, given = [], []
+    for _ in range(3):
+        given.append(bench.ok(take)["given"])
+        floors.append(bench.floor)
+    assert given == [[], [], [[6, 6, 1]]]
+    assert floors == [2, 4, 5]
+
+
 TOPICS = ("t", "u")
 
 
@@ -274,6 +293,7 @@ TOPICS = ("t", "u")
 def test_random_operations_come_to_what_the_reference_says_whenever_the_store_is_reopened(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(groups, "CLOSED_MAX", 2)
     monkeypatch.setattr(groups, "DEAD_COUNT_MAX", 2)
     monkeypatch.setattr(groups, "TAKE_AGAIN_MAX", 4)
     monkeypatch.setattr(expiry, "STRETCHES_MAX", 64)
