@@ -6,7 +6,6 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import evidence
 from analytics.common.table_store import settled
-from analytics.tables.counters import untried_of
 from analytics.tables.runs import counters_of_places
 from analytics.tables.tables import Tables, seen_by
 
@@ -44,11 +43,10 @@ def phantom(tables: Tables) -> DataFrame:
 
 def _skipped(seen: DataFrame, tables: Tables) -> DataFrame:
     """Return the first counters of the holes of which nothing was seen."""
-    holes = settled(untried_of(tables.puts))
     own = seen.select(*(F.col(name).alias(f"seen_{name}") for name in (*PRODUCER, "counter")))
     same = [F.col(name) == F.col(f"seen_{name}") for name in PRODUCER]
     inside = F.col("seen_counter").between(F.col("first"), F.col("last"))
-    return holes.join(own, [*same, inside], "leftanti").select(
+    return tables.untried.join(own, [*same, inside], "leftanti").select(
         *PRODUCER,
         F.lit(None).cast("bigint").alias("id"),
         F.col("first").alias("counter"),

@@ -9,6 +9,7 @@ from analytics.common.schema import DIGEST_DIGITS, KEY, evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.groups import NS_OF_MS, every_take_of
 from analytics.tables.runs import acknowledged_runs, one_host
+from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
 
 ROW = (*KEY, "client_id", "topic")
@@ -117,7 +118,7 @@ def _of_expiry(told: DataFrame, tables: Tables) -> DataFrame:
     if is_never_any(told):
         return told.select(*evidence())
     ends = intervals.split(told.drop("gone_as"))
-    stored = acknowledged_runs(tables.puts).select(
+    stored = only(acknowledged_runs(tables.puts), told, ("run_id", "topic")).select(
         *("run_id", "topic", "first", "last", "invoke_ns", "duplicate", "expires"),
         one_host().alias("put_at"),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
@@ -151,7 +151,7 @@ def _unplaced(tables: Tables) -> DataFrame:
 def _faults(history: History) -> tuple[InjectedFault, ...]:
     tables = history.tables
     rows = (
-        _with_blackout(_windows(tables.asides, tables.ends), _borders(tables.ticks))
+        _with_blackout(_windows(tables.asides, tables.ends), tables.ticks)
         .select("begin_ns", "error", "blackout_ms", "silence_ms")
         .orderBy("begin_ns")
         .limit(FAULTS_MAX)
@@ -162,12 +162,6 @@ def _faults(history: History) -> tuple[InjectedFault, ...]:
     ends_ns = (fault.healed_ns for fault in healed if fault.healed_ns is not None)
     acks = tables.puts.where(F.col("outcome") == "ok")
     return with_recovery(healed, timing.first_after(acks, tables.ticks, ends_ns))
-
-
-def _borders(ticks: DataFrame) -> DataFrame:
-    """Return the acknowledgments that silences can lie between."""
-    both = F.array_distinct(F.array("first_ns", "last_ns"))
-    return ticks.select("run_id", F.explode(both).alias("end_ns"))
 
 
 def _fault(
@@ -210,7 +204,7 @@ def _windows(asides: DataFrame, ends: DataFrame) -> DataFrame:
     )
 
 
-def _with_blackout(windows: DataFrame, acks: DataFrame) -> DataFrame:
+def _with_blackout(windows: DataFrame, ticks: DataFrame) -> DataFrame:
     """Add `blackout_ms`: the longest time without an acknowledgment in each window.
 
     The first silence reaches back to the last acknowledgment before the window, the last one ends
@@ -221,7 +215,7 @@ def _with_blackout(windows: DataFrame, acks: DataFrame) -> DataFrame:
     before_ns, after_ns = F.col("before_ns"), F.coalesce("after_ns", "until_ns")
     ends_inside = F.col("after_ns").isNull() | (F.col("after_ns") > begin_ns)
     measured = (
-        _silences_of(windows, acks)
+        _silences_of(windows, ticks)
         .where(ends_inside & (before_ns <= until_ns))
         .groupBy("run_id", "begin_ns", "error", "until_ns")
         .agg(
@@ -240,34 +234,47 @@ def _with_blackout(windows: DataFrame, acks: DataFrame) -> DataFrame:
     return windows.join(measured, ["run_id", "begin_ns", "error"], "left")
 
 
-def _silences_of(windows: DataFrame, acks: DataFrame) -> DataFrame:
+def _silences_of(windows: DataFrame, ticks: DataFrame) -> DataFrame:
     """Return each window with the silences (before_ns, after_ns) that can matter to it.
 
     All silences of the seconds in which it begins and ends; of the other seconds the longest
     inside, and the one from the second's last acknowledgment to the next (null: there is none).
     """
-    timed = acks.withColumn("second", F.floor(F.col("end_ns") / SECOND_NS))
-    within = W.partitionBy("run_id", "second").orderBy("end_ns")
+    timed = ticks.withColumn("second", F.floor(F.col("first_ns") / SECOND_NS))
+    within = W.partitionBy("run_id", "second").orderBy("first_ns")
+    next_ns = F.lead("first_ns").over(within)  # null: the second has none any more
     inside = timed.select(
         "run_id",
         "second",
-        F.col("end_ns").alias("before_ns"),
-        F.lead("end_ns").over(within).alias("after_ns"),
-    ).where(F.col("after_ns").isNotNull())
-    silence = F.struct("before_ns", "after_ns")
-    longest = inside.groupBy("run_id", "second").agg(
-        F.max_by(silence, F.col("after_ns") - F.col("before_ns")).alias("silence")
+        _silence(F.col("first_ns"), F.col("last_ns")).alias("in_tick"),
+        _silence(F.col("last_ns"), next_ns).alias("behind"),
     )
-    far = longest.select("run_id", "silence.*").unionByName(_between_seconds(timed))
+    longest = inside.groupBy("run_id", "second").agg(
+        F.max(F.greatest("in_tick", "behind")).alias("silence")
+    )
+    columns = ("silence.before_ns", "silence.after_ns")
+    far = longest.select("run_id", *columns).unionByName(_between_seconds(timed))
     borders = F.array(*(F.floor(F.col(name) / SECOND_NS) for name in ("begin_ns", "until_ns")))
-    near = windows.withColumn("second", F.explode(borders)).join(inside, ["run_id", "second"])
-    return windows.join(far, "run_id").unionByName(near.drop("second"))
+    near = (
+        windows.withColumn("second", F.explode(borders))
+        .join(inside, ["run_id", "second"])
+        .withColumn("silence", F.explode(F.array("in_tick", "behind")))
+        .where(F.col("silence.after_ns").isNotNull())
+        .select(*windows.columns, *columns)
+    )
+    return windows.join(far, "run_id").unionByName(near)
+
+
+def _silence(before_ns: Column, after_ns: Column) -> Column:
+    """Return a silence, which is greater than a shorter one."""
+    length = (after_ns - before_ns).alias("length")
+    return F.struct(length, before_ns.alias("before_ns"), after_ns.alias("after_ns"))
 
 
 def _between_seconds(timed: DataFrame) -> DataFrame:
     """Return the silence from the last acknowledgment of each second to the next one."""
     seconds = timed.groupBy("run_id", "second").agg(
-        F.min("end_ns").alias("first_ns"), F.max("end_ns").alias("before_ns")
+        F.min("first_ns").alias("first_ns"), F.max("last_ns").alias("before_ns")
     )
     # A row a second that had acknowledgments: a day is 86,400 rows for the window.
     after_ns = F.lead("first_ns").over(W.partitionBy("run_id").orderBy("second"))

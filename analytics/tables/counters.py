@@ -19,37 +19,43 @@ from analytics.tables.suspects import LOW_BITS, PRODUCER, only
 HOLE = (*PRODUCER, "first", "last")
 
 
-def untried_of(puts: DataFrame) -> DataFrame:
-    """Return the holes between two taken counters, with `seen`, the PUT behind: mostly none."""
-    tries = puts.where(F.col("first_counter").isNotNull()).withColumn(
-        "bucket", intervals.bucket_of(F.col("first_counter"))
-    )
-    nearest = F.struct("first_counter", operation().alias("seen"))
-    spans = tries.groupBy(*PRODUCER, "bucket").agg(
-        F.min(nearest).alias("nearest"),
-        F.max("last_counter").alias("high"),
-        F.sum(_edge("first_counter") - _edge("last_counter", 1)).alias("edges"),
+def torn_of(puts: DataFrame) -> DataFrame:
+    """Return (producer, bucket, prior): of counters whose tries do not follow each other, or not
+    those before them, which end with `prior`. Of a run as it should be there are none.
+    """
+    # Of numbers alone: what has texts in it is aggregated by sorting all PUTs.
+    spans = (
+        _tries(puts)
+        .groupBy(*PRODUCER, "bucket")
+        .agg(
+            F.min("first_counter").alias("low"),
+            F.max("last_counter").alias("high"),
+            F.sum(_edge("first_counter") - _edge("last_counter", 1)).alias("edges"),
+        )
     )
     lower = W.partitionBy(*PRODUCER).orderBy("bucket").rowsBetween(W.unboundedPreceding, -1)
-    low = F.col("nearest.first_counter")
-    spans = settled(
-        spans.withColumn("low", low)
-        .withColumn("prior", F.max("high").over(lower))
-        .withColumn("is_torn", F.col("edges") != _edge("low") - _edge("high", 1))
-        .where(F.col("is_torn") | (F.col("low") > F.col("prior") + 1))
+    is_torn = F.col("edges") != _edge("low") - _edge("high", 1)
+    return (
+        spans.withColumn("prior", F.max("high").over(lower))
+        .where(is_torn | (F.col("low") > F.col("prior") + 1))
+        .select(*PRODUCER, "bucket", "prior")
     )
-    if is_never_any(spans):
-        return spans.select(*_hole(F.col("prior"), F.col("low"), F.col("nearest.seen")))
-    between = spans.select(*_hole(F.col("prior"), F.col("low"), F.col("nearest.seen")))
-    torn = spans.where("is_torn").select(*PRODUCER, "bucket", "prior")
-    order = W.partitionBy(*PRODUCER, "bucket").orderBy("first_counter", "last_counter")
+
+
+def untried_of(puts: DataFrame, torn: DataFrame) -> DataFrame:
+    """Return the holes between two taken counters, with `seen`, the PUT behind: mostly none.
+
+    `torn`: the buckets in which they begin or end, as `torn_of` finds them.
+    """
+    order = W.partitionBy(*PRODUCER, "bucket").orderBy("first_counter", "process", "op_id")
     reach = F.max("last_counter").over(order.rowsBetween(W.unboundedPreceding, -1))
-    inside = (
-        tries.join(F.broadcast(torn), [*PRODUCER, "bucket"])
+    holes = settled(
+        _tries(puts)
+        .join(F.broadcast(torn), [*PRODUCER, "bucket"])
         .withColumn("reach", F.greatest("prior", reach))
         .select(*_hole(F.col("reach"), F.col("first_counter"), operation()))
+        .where(F.col("first") <= F.col("last"))
     )
-    holes = between.unionByName(inside).where(F.col("first") <= F.col("last"))
     taken = _taken(only(puts, holes, PRODUCER))
     held = (F.col("least") < F.col("first")) & (F.col("last") < F.col("most"))
     found = holes.join(F.broadcast(taken), list(PRODUCER)).where(held)
@@ -77,6 +83,12 @@ def refused_of(puts: DataFrame) -> DataFrame:
     }
     held = in_vain.join(F.broadcast(taken), list(PRODUCER)).withColumns(clipped)
     return held.where(F.col("first") <= F.col("last")).select(*failed.columns)
+
+
+def _tries(puts: DataFrame) -> DataFrame:
+    return puts.where(F.col("first_counter").isNotNull()).withColumn(
+        "bucket", intervals.bucket_of(F.col("first_counter"))
+    )
 
 
 def _taken(puts: DataFrame) -> DataFrame:

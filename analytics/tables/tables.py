@@ -41,6 +41,7 @@ seen_places    the places of the buckets in doubt, as operations saw them
 unclear_places the same with what the disks hold
 loose_places   those of them that no acknowledgment names
 tried          the PUTs that can have made those, as runs of counters, split
+untried        the counters between two that were taken, and that no PUT held (counters.py)
 late           the publications whose topic had reached their id before they were first tried
 missing, tails, below, unplaced   what may have been lost by lives (owed.py)
 apart, alone   bound parts of batches that stand or came apart (batches.py)
@@ -62,6 +63,7 @@ from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, LANE, OPERATI
 from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
+from analytics.tables.counters import torn_of, untried_of
 from analytics.tables.delays import delays_of, nothing_delayed
 from analytics.tables.garbage import uncollected_of
 from analytics.tables.groups import worked_of
@@ -157,6 +159,7 @@ class Tables:
     unclear_places: DataFrame
     loose_places: DataFrame
     tried: DataFrame
+    untried: DataFrame
     late: DataFrame
     missing: DataFrame
     tails: DataFrame
@@ -264,6 +267,7 @@ def build(
         unclear_places=unclear,
         loose_places=loose,
         tried=keep("tried", _tried(puts, unclear, journaled)),
+        untried=keep("untried", untried_of(puts, keep("torn_counters", torn_of(puts)))),
         late=keep("late", with_above(late, puts, answers, doubts.claims)),
         missing=missing,
         tails=keep("tails", tails_of(missing, asides, *seen_in)),

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
@@ -35,7 +36,19 @@ from chaos.bench.wire import (
 )
 from flotilla_client import AsyncClient, Client
 from flotilla_client.producer import BATCH_BYTES, IN_FLIGHT_MAX
-from flotilla_client.protocol import BATCH_COUNT_MAX, GET, Request, decode_reply, encode_request
+from flotilla_client.protocol import (
+    BATCH_COUNT_MAX,
+    GET,
+    REQUEST_ID,
+    SETTLED_MAX,
+    SUB,
+    TAKE,
+    TOPICS,
+    UNSUB,
+    Request,
+    decode_reply,
+    encode_request,
+)
 
 PUBLICATION: Final = bytes(range(33, 133))  # 100 bytes
 END: Final = b"end".ljust(len(PUBLICATION))  # the last publication of a stream
@@ -47,9 +60,12 @@ GET_WAIT_MS: Final = 5_000  # longer than any PUT takes
 PRODUCER_IDLE_S_MAX: Final = 15.0  # a subscriber that hears nothing for so long gives up
 BESIDE_PAUSE_S: Final = 0.01  # a few PUTs a second more than people have, and no load
 LARGE: Final = bytes(900_000)  # near the largest publication
-MANY, BIG, ANY = "many", "large", "any"  # the floods: a producer, large publications, GETs
+# The floods (measures.py says what of).
+MANY, BIG, ANY, HELD, LISTS, PATTERNS = "many", "large", "any", "held", "lists", "patterns"
 ANY_TOPICS: Final = 900  # that who floods with GETs of any topic subscribes to; a client may 1,000
-ANY_AT_ONCE: Final = 256
+HELD_COUNT: Final = SETTLED_MAX  # leases that who floods with TAKEs extends with each
+HELD_LEASE_MS: Final = 600_000
+FLOOD_AT_ONCE: Final = 256
 KILL_DELAY_S: Final = (0.1, 0.3)  # some PUTs first; a span of some heartbeats, so none is favoured
 
 
@@ -277,7 +293,7 @@ def flood(
     topic: str,
     kind: str,
 ) -> None:
-    """Publish as fast as it goes, or ask for any topic, while `gate` says so.
+    """Publish as fast as it goes, or have many requests of one kind under way, while `gate` says.
 
     Report 0 when ready, then after each span how many were stored, or answered, in it.
     """
@@ -287,14 +303,15 @@ def flood(
     ):
         client.subscribe(topic)
         asker = RequestSocket(endpoints[0], given=key)
-        if kind == ANY:
+        if kind in (ANY, LISTS, PATTERNS):
             for number in range(ANY_TOPICS):
                 client.subscribe(f"{topic}.{number}")
+        asked = _asked(client, asker, topic, kind)
         report(0)
         while gate.recv():
             count = 0
-            if kind == ANY:
-                count = _ask_for_any(asker, client.client_id, gate)
+            if asked:
+                count = _ask_at_once(asker, asked, gate)
             elif kind == BIG:
                 while not gate.poll():
                     client.publish(topic, LARGE)
@@ -310,20 +327,54 @@ def flood(
         asker.close()
 
 
-def _ask_for_any(asker: RequestSocket, client_id: str, gate: Connection) -> int:
-    """Have many GETs of any topic under way at once, until `gate`; return how many were answered.
+def _asked(client: Client, asker: RequestSocket, topic: str, kind: str) -> list[Request]:
+    """Return the requests that are made by turns; none of a flood of publications."""
+    name = client.client_id
+    if kind == ANY:
+        # None says where the client is, and nothing is unread: so they cost who sends them least.
+        return [Request(GET, "flood", client_id=name)]
+    if kind == HELD:
+        return [_extending(client, asker, topic)]
+    if kind == LISTS:
+        return [Request(TOPICS, "flood", body={"all": True})]
+    if kind == PATTERNS:
+        other = asker.ask(Request(REQUEST_ID, "register")).body["client_id"]
+        return [Request(one, "flood", f"{topic}.>", other) for one in (SUB, UNSUB)]
+    return []
 
-    None says where the client is, and nothing is unread: so they cost who sends them the least.
-    """
-    frames = encode_request(Request(GET, client_id=client_id, request_id="any", body={}))
-    for _ in range(ANY_AT_ONCE):
-        asker.send(frames)
+
+def _extending(client: Client, asker: RequestSocket, topic: str) -> Request:
+    """Lease HELD_COUNT publications to a client; return the TAKE that extends all of them."""
+    client.make_group(topic, topic, lease=HELD_LEASE_MS / 1000)
+    with client.producer(topic) as producer:
+        for _ in range(HELD_COUNT):
+            producer.send(PUBLICATION)
+    client_id, extends, count = client.client_id, [], 0
+    while count < HELD_COUNT:
+        body = {"group": topic, "max_count": HELD_COUNT - count, "wait_ms": GET_WAIT_MS}
+        found = asker.ask(Request(TAKE, f"take-{count}", topic, client_id, None, body)).body
+        if not found["count"]:
+            raise BenchError(f"{topic}: {count} publications were leased, and then no more")
+        count += found["count"]
+        extends += [
+            [found["token"], first, first + leased - 1, HELD_LEASE_MS]
+            for first, leased, _ in found["leases"]
+        ]
+    body = {"group": topic, "max_count": 0, "extends": extends}
+    return Request(TAKE, "flood", topic, client_id, None, body)
+
+
+def _ask_at_once(asker: RequestSocket, asked: Sequence[Request], gate: Connection) -> int:
+    """Have many requests under way at once, until `gate`; return how many were answered."""
+    turns = cycle([encode_request(each) for each in asked])
+    for _ in range(FLOOD_AT_ONCE):
+        asker.send(next(turns))
     count = 0
     while not gate.poll():
         asker.receive()
-        asker.send(frames)
+        asker.send(next(turns))
         count += 1
-    for _ in range(ANY_AT_ONCE):
+    for _ in range(FLOOD_AT_ONCE):
         asker.receive()
     return count
 

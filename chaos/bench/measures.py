@@ -33,6 +33,9 @@ FLOODS: Final = {
     loads.MANY: "a producer",
     loads.BIG: "900 kB each",
     loads.ANY: f"GETs of any of {loads.ANY_TOPICS} topics",
+    loads.HELD: f"TAKEs that extend {loads.HELD_COUNT:,} leases",
+    loads.LISTS: f"lists of {loads.ANY_TOPICS} topics",
+    loads.PATTERNS: f"SUB and UNSUB of {loads.ANY_TOPICS} topics by a pattern",
 }
 PEERS: Final = "peers"  # the one measure that has to be asked for
 
@@ -369,7 +372,9 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "delivery": Measure("a waiting subscriber", lambda plan: plan.seconds / 2, delivery),
     "throughput": Measure("64 PUTs under way", lambda plan: plan.seconds, throughput),
     "joined": Measure("many callers of one client", lambda plan: plan.seconds, joined),
-    "fairness": Measure("a PUT beside a flood", lambda plan: 4.5 * plan.seconds, fairness),
+    "fairness": Measure(
+        "a PUT beside a flood", lambda plan: 1.5 * len(FLOODS) * plan.seconds, fairness
+    ),
     PEERS: Measure("others' brokers", beside.peers_s, beside.peers, lambda plan: bool(plan.peers)),
     "rates": Measure("fixed rates", curves.rates_s, curves.rates, _is_plotted),
     "topics": Measure("many topics", lambda plan: plan.seconds + 6, curves.topics, _is_plotted),

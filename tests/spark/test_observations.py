@@ -29,8 +29,7 @@ def blackouts(
     events = spark.createDataFrame(rows, EVENTS)
     ends = events.groupBy("run_id").agg(F.max("t_ns").alias("end_ns"))
     windows = observations._windows(events, ends)
-    borders = observations._borders(ticks_of(acks))
-    measured = observations._with_blackout(windows, borders).orderBy("begin_ns").collect()
+    measured = observations._with_blackout(windows, ticks_of(acks)).orderBy("begin_ns").collect()
     return [row.blackout_ms for row in measured]
 
 
