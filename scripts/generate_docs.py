@@ -202,6 +202,13 @@ NODE_LIMITS: Final = (
         "`overloaded`",
     ),
     (
+        "what one principal has under way in entries and takes long: a TAKE counts as 16 and one"
+        " more for each 16 ids that it settles, who follows or leaves a pattern as 1,024",
+        broker,
+        "WORK_OF_ONE_MAX",
+        "`overloaded`",
+    ),
+    (
         "TAKEs of one client that wait in a group",
         leases,
         "TAKES_OF_ONE_MAX",

@@ -25,6 +25,8 @@ from typing import Final
 
 from chaos.bench.figures import BenchError
 from chaos.bench.wire import (
+    ACKNOWLEDGED,
+    ANSWERED,
     ECHOED,
     Putter,
     ReplyPoller,
@@ -65,7 +67,7 @@ MANY, BIG, ANY, HELD, LISTS, PATTERNS = "many", "large", "any", "held", "lists",
 ANY_TOPICS: Final = 900  # that who floods with GETs of any topic subscribes to; a client may 1,000
 HELD_COUNT: Final = SETTLED_MAX  # leases that who floods with TAKEs extends with each
 HELD_LEASE_MS: Final = 600_000
-FLOOD_AT_ONCE: Final = 256
+FLOOD_AT_ONCE: Final = 64
 KILL_DELAY_S: Final = (0.1, 0.3)  # some PUTs first; a span of some heartbeats, so none is favoured
 
 
@@ -302,7 +304,7 @@ def flood(
         Client(endpoints, state_dir=state, key=key) as client,
     ):
         client.subscribe(topic)
-        asker = RequestSocket(endpoints[0], given=key)
+        asker = RequestSocket(endpoints[0], ANSWERED, given=key)
         if kind in (ANY, LISTS, PATTERNS):
             for number in range(ANY_TOPICS):
                 client.subscribe(f"{topic}.{number}")
@@ -365,15 +367,14 @@ def _extending(client: Client, asker: RequestSocket, topic: str) -> Request:
 
 
 def _ask_at_once(asker: RequestSocket, asked: Sequence[Request], gate: Connection) -> int:
-    """Have many requests under way at once, until `gate`; return how many were answered."""
+    """Have many requests under way at once, until `gate`; return how many were carried out."""
     turns = cycle([encode_request(each) for each in asked])
     for _ in range(FLOOD_AT_ONCE):
         asker.send(next(turns))
     count = 0
     while not gate.poll():
-        asker.receive()
+        count += ACKNOWLEDGED in asker.receive()[0]
         asker.send(next(turns))
-        count += 1
     for _ in range(FLOOD_AT_ONCE):
         asker.receive()
     return count

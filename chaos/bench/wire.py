@@ -33,6 +33,7 @@ from flotilla_client.protocol import (
 REPLY_MS_MAX: Final = 15_000  # the client library's patience
 RECONNECT_MS: Final = 2  # how closely the first answer of a starting process is seen
 ACKNOWLEDGED: Final = b'"type":"ACK"'
+ANSWERED: Final = b'"type":"'  # ACK or NAK
 ECHOED: Final = b'"type":"PUT"'
 
 Frames = list[bytes]
@@ -54,7 +55,7 @@ class RequestSocket:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self.socket.setsockopt(zmq.RCVTIMEO, REPLY_MS_MAX)
-        key = key_file(given) if marker == ACKNOWLEDGED else None  # the echo has none
+        key = None if marker == ECHOED else key_file(given)  # the echo has none
         if key is not None:
             set_key(self.socket, key)
         self.socket.connect(endpoint)

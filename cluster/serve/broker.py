@@ -120,6 +120,9 @@ Route = bytes | tuple[str, int]  # a client's connection, or (relaying node, rel
 Ended = Callable[[float, str, Mapping[str, Any]], None]
 Traced = Callable[[Request], Ended | None]
 ENTRY_WORK_MAX: Final = 1_024  # a small part of an election's time, on a slow machine too
+# What one principal may have under way in entries, however few requests that are: others' entries
+# stand behind it. A quarter of a second.
+WORK_OF_ONE_MAX: Final = 8 * ENTRY_WORK_MAX
 # A TAKE may settle thousands of ids, and bury dozens: so it counts as more, in the same unit.
 SETTLED_PER_WORK: Final = 16
 TAKE_WORK: Final = 16
@@ -183,6 +186,7 @@ class Waiting:
     may have, again and again. `carried_out`: the change that it asked for stands (of a GET: the
     acknowledgment it carried, of a TAKE: what it settled). `body`: an answer that is made step by
     step, as far as it has come. `has_place`: it counts among what its principal has under way.
+    `work`: of its entry, if that has not been applied (`_work_of`).
     """
 
     route: Route
@@ -190,6 +194,7 @@ class Waiting:
     principal: str | None = None
     deadline_ms: float = 0.0
     put_bytes: int = 0
+    work: int = 0
     taken_ms: float = 0.0
     carried_out: bool = False
     was_forbidden: bool = False
@@ -277,6 +282,7 @@ class Broker:
     _entries_waiting: int = 0
     _put_bytes: int = 0
     _put_bytes_of: Counter[str] = field(default_factory=Counter)  # of these, by principal
+    _work_under_way_of: Counter[str] = field(default_factory=Counter)  # in entries, by principal
     _spare_bytes: int = sys.maxsize  # what the disk takes of them
     _reads: deque[_Read] = field(default_factory=deque)
     _due: deque[Waiting] = field(default_factory=deque)  # carried out, to be answered
@@ -307,6 +313,8 @@ class Broker:
             operation = _OPERATIONS[request.type](self, waiting)
             if operation is not None and (misfit := commands.misfit(operation)):
                 raise ProtocolError("bad_request", f"it can't stand in the log: {misfit}")
+            if operation is not None:
+                self._admit_work(waiting, operation)
         except LevelTooLow as lacked:
             self._settle(waiting)
             waiting.lacked = lacked
@@ -355,6 +363,26 @@ class Broker:
         if principal is not None:
             waiting.has_place = True
             self._under_way_of[principal] += 1
+
+    def _admit_work(self, waiting: Waiting, operation: AskedOperation) -> None:
+        """Refuse what is too much beside what its principal has under way in entries."""
+        principal, work = waiting.principal, self._work_of(operation)
+        if principal is None or work == 1:  # as it mostly is: that is bounded by places
+            return
+        under_way = self._work_under_way_of[principal]
+        if under_way and under_way + work > WORK_OF_ONE_MAX:
+            message = "requests are under way that take long to carry out"
+            wait = {"limit": WORK_OF_ONE_MAX, "retry_after_ms": RETRY_AFTER_MS}
+            raise ProtocolError("overloaded", message, **wait)
+        waiting.work = work
+        self._work_under_way_of[principal] += work
+
+    def _give_work_back(self, waiting: Waiting) -> None:
+        if waiting.work and waiting.principal is not None:
+            self._work_under_way_of[waiting.principal] -= waiting.work
+            if not self._work_under_way_of[waiting.principal]:
+                del self._work_under_way_of[waiting.principal]
+        waiting.work = 0
 
     def _give_place_back(self, waiting: Waiting) -> None:
         if waiting.has_place:
@@ -733,6 +761,7 @@ class Broker:
         self._entries_waiting -= len(authors)
         self._put_bytes -= sum(waiting.put_bytes for waiting in authors)
         for waiting in authors:
+            self._give_work_back(waiting)
             if waiting.put_bytes and waiting.principal is not None:
                 self._put_bytes_of[waiting.principal] -= waiting.put_bytes
                 if not self._put_bytes_of[waiting.principal]:
@@ -1321,6 +1350,7 @@ class Broker:
         self._entries.clear()
         self._entries_waiting = self._put_bytes = 0
         self._put_bytes_of.clear()
+        self._work_under_way_of.clear()
         rest = [read.waiting for read in self._reads] + self._authors
         rest += [*self._due, *self._woken]
         for table in (self._parked, self._parked_any, self._parked_takes):

@@ -224,7 +224,8 @@ class ClientPort:
         rings = self._rings(limit)
         now = self._clock()
         is_contended = self.payer_shares.is_contended(now)
-        rooms = dict.fromkeys(rings, self.payer_shares.share(now, limit))
+        share = self.payer_shares.share(now, limit)
+        rooms = dict.fromkeys(rings, share)
         while rings:
             for payer, ring in list(rings.items()):
                 client = ring.popleft()
@@ -238,7 +239,7 @@ class ClientPort:
                         sum(weight(frames) for _, frames in own) if is_contended else len(own)
                     )
                 if payer and is_contended and min(rooms[payer], client.share) <= 0:
-                    self._rests.spent(payer)
+                    self._rests.spent(payer, share - rooms[payer])
                 if left[0] <= 0 or left[1] <= 0:
                     return taken
                 if not ring or rooms[payer] <= 0:

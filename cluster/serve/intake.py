@@ -104,7 +104,7 @@ class Intake:
         if self._payers.is_contended(now):
             for sender, count in self._taken.items():
                 if sender[1] is not None and count >= PAYER_SHARE:
-                    self._rests.spent(sender)
+                    self._rests.spent(sender, count)
         self._taken.clear()
         self._rests.begin(turn_s, now)
 

@@ -20,9 +20,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Final, Generic, TypeVar
 
-from flotilla_client.protocol import HEADER_BYTES_MAX
+from flotilla_client.protocol import (
+    HEADER_BYTES_MAX,
+    SUB,
+    TAKE,
+    UNSUB,
+    ProtocolError,
+    decode_request,
+    has_wildcard,
+)
 
-# About 34 microseconds a PUT: a quarter of a millisecond, of the millisecond that a PUT takes.
+WEIGHT_S: Final = 34e-6  # what a PUT costs its leader, about
+# A quarter of a millisecond, of the millisecond that a PUT takes.
 CONNECTION_SHARE: Final = 8
 PAYER_SHARE: Final = 32  # of all connections of one: they are many programs, or one that floods
 CONTENDED_S: Final = 1.0  # so long after another one's request a share is kept free for it
@@ -30,6 +39,8 @@ WEIGHT_BYTES: Final = 4_096  # of a request weigh as much as one more: copied, s
 # The same of a header's names and numbers: a GET of any topic says of a thousand where it is, which
 # takes about a microsecond each.
 WEIGHT_FIELDS: Final = 32
+WEIGHT_IDS: Final = 16  # of those that a TAKE settles: two microseconds each, on every node
+WEIGHT_PATTERN: Final = 256  # who follows a pattern, or follows it no more, looks at all topics
 REST_TURNS: Final = 6  # as long as so many turns is who had all of his share not read
 REST_S_MAX: Final = 0.1  # a turn may have been long for another reason
 # Of a queue's places one part of so many is for the others. Who waits for publications has his
@@ -52,7 +63,23 @@ def places_of_one(places: int) -> int:
 def weight(frames: Sequence[bytes]) -> int:
     """Return as how many small requests one counts."""
     fields = frames[0].count(b":", 0, HEADER_BYTES_MAX) if frames else 0
-    return 1 + sum(map(len, frames)) // WEIGHT_BYTES + fields // WEIGHT_FIELDS
+    asked = _weight_of_what_is_asked(frames)
+    return 1 + asked + sum(map(len, frames)) // WEIGHT_BYTES + fields // WEIGHT_FIELDS
+
+
+def _weight_of_what_is_asked(frames: Sequence[bytes]) -> int:
+    """Return as how many more a request counts that asks for much in a few bytes."""
+    if not frames or not (b'"TAKE"' in frames[0] or b'SUB"' in frames[0]):
+        return 0
+    try:
+        request = decode_request(frames)
+    except ProtocolError:
+        return 0  # it will be refused
+    if request.type == TAKE:
+        rows = (row for name in ("acks", "naks", "extends") for row in request.body[name])
+        return int(sum(row[2] + 1 - row[1] for row in rows)) // WEIGHT_IDS
+    is_of_pattern = request.type in (SUB, UNSUB) and has_wildcard(request.topic)
+    return WEIGHT_PATTERN if is_of_pattern else 0
 
 
 class Shares:
@@ -84,23 +111,29 @@ class Rests(Generic[Who]):
 
     def __init__(self) -> None:
         self._until: dict[Who, float] = {}
-        self._spent: set[Who] = set()
-        self.rest_s = 0.0  # how long the last rests were
+        self._spent: dict[Who, int] = {}
+        self.rest_s = 0.0  # how long the longest of the last rests was
         self.next_end = float("inf")
 
     def __contains__(self, who: Who) -> bool:
         return who in self._until
 
-    def spent(self, who: Who) -> None:
-        """Note that somebody has had all of his share of this turn."""
-        self._spent.add(who)
+    def spent(self, who: Who, weight: int = 0) -> None:
+        """Note that somebody has had all of his share of this turn, requests of that weight.
+
+        Of what goes into the log the most is done in a later turn: so its weight counts as well.
+        """
+        self._spent[who] = weight
 
     def begin(self, turn_s: float, now: float) -> bool:
         """Let those rest who had all of their share of a turn that took `turn_s`; False: nobody."""
         if not self._spent:
             return False
-        self.rest_s = rest_s(turn_s)
-        self._until.update(dict.fromkeys(self._spent, now + self.rest_s))
+        rests_s = {
+            who: rest_s(max(turn_s, weight * WEIGHT_S)) for who, weight in self._spent.items()
+        }
+        self.rest_s = max(rests_s.values())
+        self._until.update((who, now + own_s) for who, own_s in rests_s.items())
         self._spent.clear()
         self.next_end = min(self._until.values())
         return True

@@ -117,6 +117,10 @@ class Books:
                     (each.principal, each.put_bytes) for each in (*waiting, *led._authors)
                 ),
             ),
+            "work by principal": (
+                led._work_under_way_of,
+                _by_principal((each.principal, each.work) for each in (*waiting, *led._authors)),
+            ),
             "relays by principal": (
                 replica.frontend._relays._of,
                 _by_principal(

@@ -189,6 +189,33 @@ def test_one_request_over_the_limit_is_refused_until_others_are_answered(tmp_pat
     assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
 
 
+def test_what_takes_long_of_one_principal_does_not_fill_the_log(bench: BrokerBench) -> None:
+    index = bench.store.applied_index + 1
+    bench.store.apply(index, 1, commands.encode(0, [Raise(LEVEL_OF_GROUPS)]))
+    bench.ask(SUB, "t", group="g")
+    bench.turn()
+    extends = [[1, 1, 8_192, 1_000]]
+
+    def asked_by(principal: str, count: int) -> None:
+        body = {"group": "g", "max_count": 0, "extends": extends}
+        for _ in range(count):
+            made = Request(TAKE, principal, "t", ME, None, body)
+            bench.broker.request(b"me", decode_request(encode_request(made)), 0.0, principal)
+
+    for _ in range(2):
+        asked_by("flood", 40)
+        refused = [(each.request_id, code_of(each)) for each in bench.taken()]
+        taken = 40 - len(refused)
+        assert 10 < taken < 20
+        assert refused == [("flood", "overloaded")] * len(refused)
+        asked_by("other", 1)
+        assert bench.taken() == []
+        assert len(bench.turn()) == taken + 1
+    asked_by("flood", 40)
+    bench.broker.abdicate("n2")
+    assert bench.broker._work_under_way_of == {}
+
+
 def test_who_has_most_places_of_what_is_under_way_leaves_some_to_others(tmp_path: Path) -> None:
     bench = BrokerBench(tmp_path, in_flight_max=8)
 

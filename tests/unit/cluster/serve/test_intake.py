@@ -6,8 +6,21 @@ import pytest
 
 from cluster.serve import intake as intake_module
 from cluster.serve.intake import Intake
-from cluster.serve.shares import CONTENDED_S, PAYER_SHARE, REST_TURNS, WEIGHT_BYTES, Shares
+from cluster.serve.shares import (
+    CONTENDED_S,
+    PAYER_SHARE,
+    REST_S_MAX,
+    REST_TURNS,
+    WEIGHT_BYTES,
+    WEIGHT_IDS,
+    WEIGHT_PATTERN,
+    WEIGHT_S,
+    Rests,
+    Shares,
+    weight,
+)
 from cluster.wire.messages import Relay
+from flotilla_client.protocol import PUT, SUB, TAKE, UNSUB, Request, encode_request
 
 
 def request(name: str) -> tuple[bytes, list[bytes]]:
@@ -148,3 +161,47 @@ def test_large_requests_that_are_passed_on_count_as_several() -> None:
         assert intake.add_relay("n2", relay(number, PAYER_SHARE // 4 * WEIGHT_BYTES), 0.0)
     intake.add_clients([request("1")], 0.0)
     assert taken_by(intake, 0.0).count("n2") == 4
+
+
+ACKS = {"group": "g", "acks": [[1, 1, 4096]]}
+EXTENDS = {"group": "g", "max_count": 0, "extends": [[1, 1, 4096, 1000], [2, 5000, 9095, 1000]]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic", "body", "expected"),
+    [
+        (TAKE, "t", ACKS, 1 + 4_096 // WEIGHT_IDS),
+        (TAKE, "t", EXTENDS, 1 + 8_192 // WEIGHT_IDS),
+        (TAKE, "t", {"group": "g"}, 1),
+        (TAKE, "t", {"group": "g", "acks": [["1", "2", "3"]]}, 1),  # it will be refused
+        (SUB, "orders.>", {}, 1 + WEIGHT_PATTERN),
+        (UNSUB, "orders.*", {}, 1 + WEIGHT_PATTERN),
+        (SUB, "orders", {}, 1),
+        (PUT, "t", {"counter": 1, "publication": '"TAKE" SUB"'}, 1),
+    ],
+)
+def test_what_asks_for_much_in_few_bytes_counts_as_several(
+    kind: str, topic: str, body: dict[str, object], expected: int
+) -> None:
+    assert weight(encode_request(Request(kind, "r", topic, "me", None, body))) == expected
+
+
+def test_what_is_no_request_counts_as_one() -> None:
+    assert [weight(frames) for frames in ([], [b""], [b'{"TAKE"'], [b'SUB"'])] == [1, 1, 1, 1]
+
+
+def test_who_has_asked_for_much_rests_as_long_as_that_takes_whatever_the_turn_took() -> None:
+    rests = Rests[str]()
+    rests.spent("light", 2)
+    rests.spent("heavy", 100)
+    rests.spent("very heavy", 10_000)
+    rests.begin(0.001, 0.0)
+    for who, rest_s in (
+        ("light", REST_TURNS * 0.001),
+        ("heavy", REST_TURNS * 100 * WEIGHT_S),
+        ("very heavy", REST_S_MAX),
+    ):
+        rests.end(rest_s - 1e-6)
+        assert who in rests
+        rests.end(rest_s + 1e-6)
+        assert who not in rests
