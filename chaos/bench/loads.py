@@ -41,6 +41,7 @@ from flotilla_client.producer import BATCH_BYTES, IN_FLIGHT_MAX
 from flotilla_client.protocol import (
     BATCH_COUNT_MAX,
     GET,
+    READ,
     REQUEST_ID,
     SETTLED_MAX,
     SUB,
@@ -63,10 +64,12 @@ PRODUCER_IDLE_S_MAX: Final = 15.0  # a subscriber that hears nothing for so long
 BESIDE_PAUSE_S: Final = 0.01  # a few PUTs a second more than people have, and no load
 LARGE: Final = bytes(900_000)  # near the largest publication
 # The floods (measures.py says what of).
-MANY, BIG, ANY, HELD, LISTS, PATTERNS = "many", "large", "any", "held", "lists", "patterns"
+MANY, BIG, ANY, HELD, LISTS = "many", "large", "any", "held", "lists"
+PATTERNS, READS = "patterns", "reads"
 ANY_TOPICS: Final = 900  # that who floods with GETs of any topic subscribes to; a client may 1,000
 HELD_COUNT: Final = SETTLED_MAX  # leases that who floods with TAKEs extends with each
 HELD_LEASE_MS: Final = 600_000
+READ_BYTES: Final = 1024 * 1024
 FLOOD_AT_ONCE: Final = 64
 KILL_DELAY_S: Final = (0.1, 0.3)  # some PUTs first; a span of some heartbeats, so none is favoured
 
@@ -337,6 +340,12 @@ def _asked(client: Client, asker: RequestSocket, topic: str, kind: str) -> list[
         return [Request(GET, "flood", client_id=name)]
     if kind == HELD:
         return [_extending(client, asker, topic)]
+    if kind == READS:
+        with client.producer(topic) as producer:
+            for _ in range(READ_BYTES // len(PUBLICATION)):
+                producer.send(PUBLICATION)
+        body = {"from_id": 1, "max_count": BATCH_COUNT_MAX, "max_bytes": READ_BYTES}
+        return [Request(READ, "flood", topic, body=body)]
     if kind == LISTS:
         return [Request(TOPICS, "flood", body={"all": True})]
     if kind == PATTERNS:

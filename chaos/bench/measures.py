@@ -34,6 +34,7 @@ FLOODS: Final = {
     loads.BIG: "900 kB each",
     loads.ANY: f"GETs of any of {loads.ANY_TOPICS} topics",
     loads.HELD: f"TAKEs that extend {loads.HELD_COUNT:,} leases",
+    loads.READS: "READs of 1 MiB",
     loads.LISTS: f"lists of {loads.ANY_TOPICS} topics",
     loads.PATTERNS: f"SUB and UNSUB of {loads.ANY_TOPICS} topics by a pattern",
 }

@@ -194,7 +194,7 @@ class Replica:
                 member.tell_health(room.is_low)
         self._peers.flush(None)
         ended = self.clock()
-        self.intake.end_turn(ended - self._now, ended)
+        self.intake.end_turn(ended - self._now, ended, self.frontend.take_answered())
 
     @property
     def busy(self) -> bool:

@@ -212,7 +212,8 @@ class Waiting:
 class Answer:
     """A reply without its sender's name and term, which the node adds.
 
-    `put_taken_ms`: of the ACK of a PUT, when the turn began that took it; else 0.
+    `principal`: whose the request was, if that waited here. `put_taken_ms`: of the ACK of a PUT,
+    when the turn began that took it; else 0.
     """
 
     route: Route
@@ -221,6 +222,7 @@ class Answer:
     body: dict[str, Any]
     lengths: bytes = b""
     data: bytes = b""
+    principal: str | None = None
     put_taken_ms: float = 0.0
 
 
@@ -1407,7 +1409,16 @@ class Broker:
         if waiting.ended is not None:
             waiting.ended(waiting.taken_ms, kind, body)
         self._answers.append(
-            Answer(waiting.route, request.request_id, kind, body, lengths, data, put_taken_ms)
+            Answer(
+                waiting.route,
+                request.request_id,
+                kind,
+                body,
+                lengths,
+                data,
+                waiting.principal,
+                put_taken_ms,
+            )
         )
 
     def load(self) -> dict[str, int]:

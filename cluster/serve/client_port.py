@@ -22,7 +22,14 @@ from typing import Any, Final
 from cluster.keys.curve import Handshake, Keyring
 from cluster.members.links import Address
 from cluster.members.peers import Watch
-from cluster.serve.shares import CONNECTION_SHARE, PAYER_SHARE, Rests, Shares, weight
+from cluster.serve.shares import (
+    CONNECTION_SHARE,
+    PAYER_SHARE,
+    WEIGHT_ANSWER_BYTES,
+    Rests,
+    Shares,
+    weight,
+)
 from cluster.serve.zmtp import ClientReady, Ping, Receiver, Say, ZmtpError, encode, greeting
 from cluster.serve.zmtp import ping as encode_ping
 from cluster.serve.zmtp import pong as encode_pong
@@ -158,6 +165,7 @@ class ClientPort:
         self._readable: dict[ClientConnection, None] = {}
         self._held: dict[ClientConnection, None] = {}  # to be read when their payers' rests end
         self._rests = Rests[str]()
+        self._answered = Counter[str]()  # bytes of this turn's replies, by payer
         self._shares = max(1, limits.unfinished_bytes_max // MESSAGE_BYTES_MAX)
         self._shares_of: Counter[str] = Counter()  # those that are held, by payer
         self._wanting: dict[ClientConnection, None] = {}  # a share, in order
@@ -248,6 +256,12 @@ class ClientPort:
 
     def turned(self, turn_s: float, now: float) -> None:
         """Let those rest who had all of their share of a turn, which took `turn_s`."""
+        if self._answered and self.payer_shares.is_contended(now):
+            for payer, size_bytes in self._answered.items():
+                answered = size_bytes // WEIGHT_ANSWER_BYTES
+                if payer and answered >= PAYER_SHARE:
+                    self._rests.spent(payer, answered)
+        self._answered.clear()
         if self._rests.begin(turn_s, now):
             for client in [each for each in self._readable if each.payer in self._rests]:
                 self._hold(client)
@@ -316,6 +330,7 @@ class ClientPort:
             assert client.requests > 0, route
             client.requests -= 1
             self._queue(client, encode([b"", *frames], client.receiver.session))
+            self._answered[client.payer] += sum(map(len, frames))
             touched[client] = None
         for client in touched:
             if client.state is PortState.READY:

@@ -7,7 +7,7 @@ meaning of requests (broker.py, store.py), the turn's order (replica.py).
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -109,6 +109,7 @@ class Frontend:
         self._client_room_bytes = routes.room_bytes
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))
         self._answers: deque[Answer] = deque()
+        self._answered: Counter[tuple[str, str | None]] = Counter()
         self._relayed: Outgoing = []
         self._health: Mapping[str, Health] = {}
         self._now_ms = 0.0
@@ -368,6 +369,12 @@ class Frontend:
             self._refuse(answer.route, answer.request_id, "uncertain", message)
         else:
             self._peers.send(node, RelayReply(relay_id, frames))
+            self._answered[node, answer.principal] += sum(map(len, frames))
+
+    def take_answered(self) -> Counter[tuple[str, str | None]]:
+        """Return how many bytes other nodes were answered since the last call, by principal."""
+        answered, self._answered = self._answered, Counter()
+        return answered
 
     def _spend(self, route: bytes, frames: Sequence[bytes]) -> None:
         """Have who asked pay for the bytes of a reply."""

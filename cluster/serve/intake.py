@@ -15,10 +15,17 @@ node does not rest: nobody knows whose requests those are.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cluster.serve.shares import PAYER_SHARE, Rests, Shares, places_of_one, weight
+from cluster.serve.shares import (
+    PAYER_SHARE,
+    WEIGHT_ANSWER_BYTES,
+    Rests,
+    Shares,
+    places_of_one,
+    weight,
+)
 from cluster.wire.messages import Relay
 
 RELAYS_WAITING_MAX: Final = 4_096  # as many as one node may have under way
@@ -99,12 +106,18 @@ class Intake:
         self._share = self._shares.share(now, RELAYS_WAITING_MAX)
         self._taken.clear()
 
-    def end_turn(self, turn_s: float, now: float) -> None:
-        """Let those rest who had all of their share of a turn that took `turn_s`."""
+    def end_turn(self, turn_s: float, now: float, answered: Mapping[Sender, int]) -> None:
+        """Let those rest who had all of their share of a turn that took `turn_s`.
+
+        `answered`: how many bytes each was answered in it.
+        """
         if self._payers.is_contended(now):
-            for sender, count in self._taken.items():
-                if sender[1] is not None and count >= PAYER_SHARE:
-                    self._rests.spent(sender, count)
+            weights = Counter(self._taken)
+            for sender, size_bytes in answered.items():
+                weights[sender] += size_bytes // WEIGHT_ANSWER_BYTES
+            for sender, weight_of_all in weights.items():
+                if sender[1] is not None and weight_of_all >= PAYER_SHARE:
+                    self._rests.spent(sender, weight_of_all)
         self._taken.clear()
         self._rests.begin(turn_s, now)
 

@@ -36,6 +36,8 @@ CONNECTION_SHARE: Final = 8
 PAYER_SHARE: Final = 32  # of all connections of one: they are many programs, or one that floods
 CONTENDED_S: Final = 1.0  # so long after another one's request a share is kept free for it
 WEIGHT_BYTES: Final = 4_096  # of a request weigh as much as one more: copied, sent twice, synced
+# The same of an answer, which one node reads and encrypts, and none syncs.
+WEIGHT_ANSWER_BYTES: Final = 8_192
 # The same of a header's names and numbers: a GET of any topic says of a thousand where it is, which
 # takes about a microsecond each.
 WEIGHT_FIELDS: Final = 32
@@ -123,7 +125,7 @@ class Rests(Generic[Who]):
 
         Of what goes into the log the most is done in a later turn: so its weight counts as well.
         """
-        self._spent[who] = weight
+        self._spent[who] = max(weight, self._spent.get(who, 0))
 
     def begin(self, turn_s: float, now: float) -> bool:
         """Let those rest who had all of their share of a turn that took `turn_s`; False: nobody."""

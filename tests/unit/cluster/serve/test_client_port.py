@@ -40,6 +40,7 @@ from cluster.serve.shares import (
     PAYER_SHARE,
     REST_S_MAX,
     REST_TURNS,
+    WEIGHT_ANSWER_BYTES,
     WEIGHT_BYTES,
     WEIGHT_FIELDS,
 )
@@ -498,6 +499,22 @@ def test_one_large_request_is_all_of_a_share_while_there_are_others(
         world.turn()
     world.port.turned(0.002, world.clock())
     assert (world.port.next_deadline() < float("inf")) == is_large
+
+
+@pytest.mark.parametrize("shares", [0.5, 1.0])
+def test_who_was_answered_a_lot_rests_while_there_are_others(
+    contended: Contended, shares: float
+) -> None:
+    world, flooder, first, _ = contended
+    flooder.sendall(encode([b"", b"ask"]))
+    world.until(lambda: bool(world.requests))
+    answer = bytes(int(shares * PAYER_SHARE * WEIGHT_ANSWER_BYTES))
+    world.port.send([(first.route, [answer])])
+    world.port.turned(0.0, world.clock())
+    ends = world.port.next_deadline()
+    assert (ends < float("inf")) == (shares == 1.0)
+    world.port.turned(0.0, world.clock() + REST_S_MAX)
+    assert world.port.next_deadline() == ends, "what was answered counts once"
 
 
 def test_who_rests_in_the_middle_of_a_message_is_no_slower_for_it(contended: Contended) -> None:

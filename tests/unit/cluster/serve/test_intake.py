@@ -11,6 +11,7 @@ from cluster.serve.shares import (
     PAYER_SHARE,
     REST_S_MAX,
     REST_TURNS,
+    WEIGHT_ANSWER_BYTES,
     WEIGHT_BYTES,
     WEIGHT_IDS,
     WEIGHT_PATTERN,
@@ -106,7 +107,7 @@ def test_each_principal_has_a_share_of_what_one_node_passes_on_and_the_flood_res
     assert intake.add_relay("n2", Relay(500, [b"only this"], "alice"), 0.0)
     intake.add_clients([request("1")], 0.0)
     assert len(taken_by(intake, 0.0)) == PAYER_SHARE + 2, "alice's is not behind mallory's"
-    intake.end_turn(0.002, 0.002)
+    intake.end_turn(0.002, 0.002, {})
     rest_s = REST_TURNS * 0.002
     assert intake.next_deadline() == pytest.approx(0.002 + rest_s)
     assert intake
@@ -114,7 +115,7 @@ def test_each_principal_has_a_share_of_what_one_node_passes_on_and_the_flood_res
     assert intake.add_relay("n2", Relay(501, [b"and this"], "alice"), 0.003)
     assert intake.is_due
     assert taken_by(intake, 0.003) == ["n2"]
-    intake.end_turn(0.001, 0.004)
+    intake.end_turn(0.001, 0.004, {})
     assert len(taken_by(intake, 0.002 + rest_s)) == PAYER_SHARE
 
 
@@ -150,7 +151,7 @@ def test_nobody_rests_who_is_alone_or_whom_nobody_knows(principals: tuple[str | 
         assert intake.add_relay("n2", Relay(number, [b"flood"], principals[0]), 0.0)
     assert intake.add_relay("n3", Relay(500, [b"only this"], principals[1]), 0.0)
     taken_by(intake, 0.0)
-    intake.end_turn(0.002, 0.002)
+    intake.end_turn(0.002, 0.002, {})
     assert intake.is_due
     assert intake.next_deadline() == float("inf")
 
@@ -161,6 +162,20 @@ def test_large_requests_that_are_passed_on_count_as_several() -> None:
         assert intake.add_relay("n2", relay(number, PAYER_SHARE // 4 * WEIGHT_BYTES), 0.0)
     intake.add_clients([request("1")], 0.0)
     assert taken_by(intake, 0.0).count("n2") == 4
+
+
+def test_who_was_answered_a_lot_rests_as_who_asked_for_a_lot() -> None:
+    payers = Shares(PAYER_SHARE)
+    intake = Intake(payers)
+    large = PAYER_SHARE * WEIGHT_ANSWER_BYTES
+    for principal in ("alice", "mallory", "alice"):
+        relayed = Relay(1, [b"h"], principal)
+        assert intake.add_relay("n2", relayed, 0.0)
+    answered = {("n2", "mallory"): large, ("n2", "alice"): large - 1, ("n3", None): large}
+    intake.end_turn(0.0, 0.0, answered)
+    assert intake.next_deadline() == pytest.approx(REST_TURNS * PAYER_SHARE * WEIGHT_S)
+    intake.begin_turn(0.0)
+    assert [found[1].principal for found in iter(intake.take, None)] == ["alice", "alice"]
 
 
 ACKS = {"group": "g", "acks": [[1, 1, 4096]]}
