@@ -12,7 +12,7 @@ from analytics.tables.lives import EVER, FOREVER
 from analytics.tables.owed import is_passed, with_cut
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import TOPIC_BUCKET, only
-from analytics.tables.tables import Tables, seen_by
+from analytics.tables.tables import LETTER, Tables, seen_by
 
 OWNER = ("run_id", "topic", "client_id")
 PRODUCER = ("run_id", "topic", "producer")
@@ -137,11 +137,13 @@ def _evidence(*operations: str) -> list[Column]:
 
 def _unhanded(tables: Tables) -> DataFrame:
     """Find what libraries got and never handed over, and what the cursor passed later. A GET whose
-    library records no hand-overs hands over what it brings.
+    library records no hand-overs hands over what it brings. What came with a delay, and dead
+    letters, are handed over as all else.
     """
     hands = tables.handlings.where(F.col("f") == "hand")
     ahead = tables.handlings.where((F.col("f") == "ack") & F.col("first").isNotNull())
-    intact = tables.deliveries.where(F.col("reason").isNull())
+    is_corrupt = F.col("reason").isNotNull() & (F.col("reason") != LETTER)
+    intact = tables.deliveries.where(~is_corrupt)
     passings = _passings(tables)
     furthest = settled(passings.groupBy(*OWNER).agg(F.max("passed").alias("passed")))
     get = F.struct("invoke_ns", "process", "op_id").alias("get")

@@ -166,14 +166,14 @@ def _unhanded(run: Run, subscription: RecordedSubscription) -> Iterator[Evidence
     handed = {id_ for row in rows if row.f in ("hand", "ack") for id_ in row.ids}
     for get in subscription.answers:
         if not get.is_handed_apart:  # to be given is to be handed over
-            handed.update(each.id for each in get.given)
+            handed.update(get.intact_ids())
     got: dict[int, RecordedOperation] = {}
     drained = [(row.time, row.last_id, row.host or "") for row in subscription.drained]
     passed = sorted([*_cursors(rows), *_asked(subscription), *drained])
     for get in sorted(subscription.answers, key=lambda one: (one.invoke, one.key)):
-        for each in get.given:
-            if each.id not in handed and _is_passed(subscription, passed, each.id, get):
-                got.setdefault(each.id, get)
+        for id_ in get.intact_ids():
+            if id_ not in handed and _is_passed(subscription, passed, id_, get):
+                got.setdefault(id_, get)
     for first_id, last_id in _runs(sorted(got), got):
         ids = {"id": first_id, "other_id": last_id}
         yield run.row(got[first_id], topic=topic, client_id=client, detail="unhanded", **ids)

@@ -210,6 +210,12 @@ class RecordedOperation:
             yield id_
         yield from self.nobodys
 
+    def intact_ids(self) -> Iterator[int]:
+        """Yield the ids that a GET gave, but for corrupt ones."""
+        for each in self.given:
+            yield each.id
+        yield from self.nobodys
+
     def contents(self) -> Iterator[tuple[int, str]]:
         """Yield (id, digest) of what an application's PUT or GET says of contents."""
         if self.digests and self.first_id:

@@ -190,10 +190,12 @@ def made_of_compacted(run: RunRecorder) -> None:
     run.complete(invoke, "ok", last_id=0, resumed=False, compacted=True)
 
 
-def letter_to(run: RunRecorder, client: str, asked: int, *letters: list[Any]) -> None:
+def letter_to(
+    run: RunRecorder, client: str, asked: int, *letters: list[Any], session: int = 0, **fields: Any
+) -> None:
     """Record that dead letters came, from the id behind `asked` on; none: there was nothing."""
-    invoke = run.invoke(client, "get", "dl", last_id=asked)
-    run.complete(invoke, "ok", count=len(letters), items=[], letters=list(letters))
+    invoke = run.invoke(client, "get", "dl", last_id=asked, session=session)
+    run.complete(invoke, "ok", count=len(letters), items=[], letters=list(letters), **fields)
 
 
 def leased(run: RunRecorder, client: str, number: int, token: int, keys: str, *ids: int) -> None:
