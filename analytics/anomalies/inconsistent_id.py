@@ -5,12 +5,13 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
-from analytics.common.table_store import settled
+from analytics.common.table_store import is_never_any, settled
 from analytics.tables.groups import every_letter_of
 from analytics.tables.suspects import TOPIC_BUCKET, only
 from analytics.tables.tables import Tables, contents_of, seen_by
 
 DIGITS = 8  # of a digest that are shown
+ID = ("run_id", "topic", "id")
 
 
 def inconsistent_id(tables: Tables) -> DataFrame:
@@ -18,32 +19,45 @@ def inconsistent_id(tables: Tables) -> DataFrame:
 
     So do dead letters, which nobody put. The smaller (producer, counter) is the evidence's, the
     greatest other one its `detail`. Where applications recorded, it is the contents' digests that
-    differ, and `detail` has two of them.
+    differ, and `detail` has two of them; of two dead letters it has both.
     """
     apart = settled(_told_apart(tables))
-    return apart.unionByName(_differing(tables)).unionByName(_letters(apart, tables))
+    letters = _where_letters_stand(tables)
+    if is_never_any(letters):
+        return apart.unionByName(_differing(tables).join(apart, list(ID), "leftanti"))
+    beside = settled(_beside(letters, tables).join(apart, list(ID), "leftanti"))
+    found = apart.unionByName(beside)
+    several = settled(_several(letters).join(found, list(ID), "leftanti"))
+    found = found.unionByName(several)
+    return found.unionByName(_differing(tables).join(found, list(ID), "leftanti"))
 
 
-def _letters(apart: DataFrame, tables: Tables) -> DataFrame:
-    """Find dead letters where something stands that somebody put, and nothing else."""
-    letters = settled(every_letter_of(tables.told, tables.worked))
-    here = letters.select(
-        "run_id",
-        F.col("stands_in").alias("topic"),
-        F.col("stands_at").alias("id"),
-        intervals.bucket_of(F.col("stands_at")).alias("bucket"),
-        F.col("seen"),
-        F.concat_ws(" ", F.lit("letter"), "topic", "group", F.col("id").cast("string")).alias(
-            "letter"
-        ),
+def _where_letters_stand(tables: Tables) -> DataFrame:
+    """Return a row a dead letter and place, with an answer that brought it: letters are few."""
+    words = F.concat_ws(" ", F.lit("letter"), "topic", "group", F.col("id").cast("string"))
+    return settled(
+        every_letter_of(tables.told, tables.worked)
+        .withColumn("words", words)
+        .groupBy(
+            "run_id",
+            F.col("stands_in").alias("in"),
+            F.col("stands_at").alias("at"),
+            *("topic", "group", "id"),
+        )
+        .agg(F.min("seen").alias("seen"), F.min("words").alias("letter"))
+        .select("run_id", F.col("in").alias("topic"), F.col("at").alias("id"), "seen", "letter")
     )
+
+
+def _beside(letters: DataFrame, tables: Tables) -> DataFrame:
+    """Find dead letters where something stands that somebody put."""
+    here = letters.withColumn("bucket", intervals.bucket_of(F.col("id")))
     places = only(tables.places, here, TOPIC_BUCKET)
     content = F.struct("producer", (F.col("id") + F.col("shift")).alias("counter"))
     return (
         here.join(places, list(TOPIC_BUCKET))
         .where(F.col("id").between(F.col("first"), F.col("last")))
-        .join(apart.select("run_id", "topic", "id"), ["run_id", "topic", "id"], "leftanti")
-        .groupBy("run_id", "topic", "id")
+        .groupBy(*ID)
         .agg(
             F.min(content).alias("content"),
             F.min("seen").alias("seen"),
@@ -59,6 +73,23 @@ def _letters(apart: DataFrame, tables: Tables) -> DataFrame:
                 detail=F.col("letter"),
                 operations=F.array("seen"),
             )
+        )
+    )
+
+
+def _several(letters: DataFrame) -> DataFrame:
+    """Find the ids under which different dead letters came."""
+    one = F.struct("letter", "seen")
+    ids = letters.groupBy(*ID).agg(
+        F.count(F.lit(1)).alias("letters"), F.min(one).alias("least"), F.max(one).alias("most")
+    )
+    return ids.where(F.col("letters") > 1).select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("topic"),
+            id=F.col("id"),
+            detail=F.concat_ws(", ", "least.letter", "most.letter"),
+            operations=F.array("least.seen", "most.seen"),
         )
     )
 

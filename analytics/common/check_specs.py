@@ -44,7 +44,9 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
         "an id was handed over twice, asked for once, or again after it was acknowledged",
         needs_whole=Part.HISTORY,  # the GET without an answer after which it may come again
     ),
-    "inconsistent_id": CheckSpec("one id was seen with different publications"),
+    "inconsistent_id": CheckSpec(
+        "one id was seen with different publications, or with different dead letters"
+    ),
     "properties": CheckSpec(
         "a publication's time is smaller than that of one before it (back), or one was said to have"
         " two times (time) or two keys or headers (content)"

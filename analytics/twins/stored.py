@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from analytics.twins.record import Evidence, Publication, RecordedOperation
+from analytics.twins.record import Evidence, Letter, Publication, RecordedOperation
 from analytics.twins.run import Run
 from analytics.twins.standing import SubscribedSpan
 
@@ -28,7 +28,7 @@ def duplicate_stored(run: Run) -> Iterable[Evidence]:
 
 
 def inconsistent_id(run: Run) -> Iterable[Evidence]:
-    """Find places of two publications: by who put them, or by their contents."""
+    """Find ids of two contents: by who put them, by dead letters, or by digests."""
     found: set[tuple[str, int]] = set()
     for (topic, id_), publications in run.knowledge.at.items():
         if len(publications) > 1:
@@ -36,16 +36,7 @@ def inconsistent_id(run: Run) -> Iterable[Evidence]:
             ((producer, _, counter), one), ((other, _, its), two), *_ = publications.items()
             fields = {"topic": topic, "id": id_, "producer": producer, "counter": counter}
             yield run.row(one, two, **fields, detail=f"{other} {its}")
-    for answer in (*run.answers, *run.of("take")):
-        for letter in answer.letters:
-            place = answer.named or answer.topic, letter.id
-            standing = run.knowledge.at.get(place)
-            if standing and place not in found:
-                found.add(place)
-                ((producer, topic, counter), own), *_ = standing.items()
-                fields = {"topic": topic, "id": letter.id, "producer": producer}
-                detail = f"letter {letter.topic} {letter.group} {letter.from_id}"
-                yield run.row(own, answer, **fields, counter=counter, detail=detail)
+    yield from _letters_apart(run, found)
     contents: dict[tuple[str, int], dict[str, RecordedOperation]] = defaultdict(dict)
     for operation in (*run.of("put"), *run.answers):
         if operation.is_ok:
@@ -56,6 +47,32 @@ def inconsistent_id(run: Run) -> Iterable[Evidence]:
         if len(digests) > 1 and (topic, id_) not in found:
             (digest, own), (another, its_own), *_ = digests.items()
             yield run.row(own, its_own, topic=topic, id=id_, detail=f"{digest} {another}")
+
+
+def _letters_apart(run: Run, found: set[tuple[str, int]]) -> Iterator[Evidence]:
+    """Yield the places of dead letters at which a publication stands, or another letter came, but
+    for those in `found`; add them to it.
+    """
+    first: dict[tuple[str, int], tuple[Letter, RecordedOperation]] = {}
+    for answer in (*run.answers, *run.of("take")):
+        for letter in answer.letters:
+            place = answer.named or answer.topic, letter.id
+            earlier, its = first.setdefault(place, (letter, answer))
+            standing = run.knowledge.at.get(place)
+            if place in found or not (standing or earlier != letter):
+                continue
+            found.add(place)
+            fields, detail = {"topic": place[0], "id": letter.id}, _words_of(letter)
+            if standing:
+                ((producer, _, counter), own), *_ = standing.items()
+                whose = {"producer": producer, "counter": counter}
+                yield run.row(own, answer, **fields, **whose, detail=detail)
+            else:
+                yield run.row(its, answer, **fields, detail=f"{_words_of(earlier)}, {detail}")
+
+
+def _words_of(letter: Letter) -> str:
+    return f"letter {letter.topic} {letter.group} {letter.from_id}"
 
 
 def properties(run: Run) -> Iterable[Evidence]:
