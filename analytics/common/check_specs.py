@@ -39,7 +39,9 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
         " (start, unstored), or its library had it and never handed it over (unhanded)",
         needs_whole=Part.HISTORY,  # the answer that brought it, or the UNSUB
     ),
-    "duplicate_stored": CheckSpec("one publication stands under two ids"),
+    "duplicate_stored": CheckSpec(
+        "one publication stands under two ids, or was stored nowhere and acknowledged once more"
+    ),
     "duplicate_delivered": CheckSpec(
         "an id was handed over twice, asked for once, or again after it was acknowledged",
         needs_whole=Part.HISTORY,  # the GET without an answer after which it may come again

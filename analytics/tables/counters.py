@@ -1,5 +1,6 @@
-"""Counters of producers that no PUT held, though later ones were taken. No rule about right and
-wrong here: anomalies/phantom.py and aborted_read.py say what follows.
+"""Counters of producers that no PUT held, though later ones were taken; and what was acknowledged
+as stored nowhere, and once more. No rule about right and wrong here: anomalies/phantom.py,
+aborted_read.py and duplicate_stored.py say what follows.
 
 The broker takes no counter before all lower ones. So each counter between two that PUTs `ok` hold
 was tried, and not in vain. Of a bucket of counters whose tries follow each other one aggregation
@@ -14,7 +15,7 @@ from analytics.common import intervals
 from analytics.common.schema import operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.runs import counters_of_puts
-from analytics.tables.suspects import LOW_BITS, PRODUCER, only
+from analytics.tables.suspects import LOW_BITS, PRODUCER, only, without
 
 HOLE = (*PRODUCER, "first", "last")
 
@@ -83,6 +84,39 @@ def refused_of(puts: DataFrame) -> DataFrame:
     }
     held = in_vain.join(F.broadcast(taken), list(PRODUCER)).withColumns(clipped)
     return held.where(F.col("first") <= F.col("last")).select(*failed.columns)
+
+
+def denied_of(puts: DataFrame, forgotten: DataFrame) -> DataFrame:
+    """Return (producer, bucket): where counters were answered, not as duplicates, to be stored
+    nowhere; not of clients that are forgotten.
+    """
+    denied = puts.where((F.col("outcome") == "ok") & (F.col("first_id") == 0) & ~F.col("duplicate"))
+    own = without(denied, forgotten.withColumnRenamed("client_id", "producer"), PRODUCER[::2])
+    return counters_of_puts(own).select(*PRODUCER, "bucket").distinct()
+
+
+def said_again_of(puts: DataFrame, denied: DataFrame) -> DataFrame:
+    """Return a row a counter and PUT `ok` that has an id or is no duplicate, of those buckets of
+    `denied` in which two such may overlap: `id` (null: stored nowhere), `epoch`, `seen`.
+
+    Where they follow each other, hashes of where they begin and end add up, as above. So what
+    nobody ever subscribed to is proven, and not looked at.
+    """
+    where = (*PRODUCER, "bucket")
+    told = (F.col("outcome") == "ok") & ((F.col("first_id") > 0) | ~F.col("duplicate"))
+    shift = F.when(F.col("first_id") > 0, F.col("first_counter") - F.col("first_id"))
+    answers = only(counters_of_puts(puts.where(told).withColumn("shift", shift)), denied, where)
+    spans = answers.groupBy(*where).agg(
+        F.min("first").alias("low"),
+        F.max("last").alias("high"),
+        F.sum(_edge("first") - _edge("last", 1)).alias("edges"),
+    )
+    torn = settled(spans.where(F.col("edges") != _edge("low") - _edge("high", 1)).select(*where))
+    near = only(answers, torn, where).select(
+        *PRODUCER, "shift", "epoch", operation().alias("seen"), "first", "last"
+    )
+    each = intervals.exploded(near, "counter")
+    return each.withColumn("id", F.col("counter") - F.col("shift")).drop("shift")
 
 
 def _tries(puts: DataFrame) -> DataFrame:

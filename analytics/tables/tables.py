@@ -42,6 +42,7 @@ unclear_places the same with what the disks hold
 loose_places   those of them that no acknowledgment names
 tried          the PUTs that can have made those, as runs of counters, split
 untried        the counters between two that were taken, and that no PUT held (counters.py)
+said_again     the answers of what may have been stored nowhere and acknowledged once more
 late           the publications whose topic had reached their id before they were first tried
 missing, tails, below, unplaced   what may have been lost by lives (owed.py)
 apart, alone   bound parts of batches that stand or came apart (batches.py)
@@ -63,7 +64,7 @@ from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, LANE, OPERATI
 from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
-from analytics.tables.counters import torn_of, untried_of
+from analytics.tables.counters import denied_of, said_again_of, torn_of, untried_of
 from analytics.tables.delays import delays_of, nothing_delayed
 from analytics.tables.garbage import uncollected_of
 from analytics.tables.groups import worked_of
@@ -160,6 +161,7 @@ class Tables:
     loose_places: DataFrame
     tried: DataFrame
     untried: DataFrame
+    said_again: DataFrame
     late: DataFrame
     missing: DataFrame
     tails: DataFrame
@@ -225,6 +227,7 @@ def build(
     unplaced = keep("nowhere", nowhere_of(unsaid, puts, places, lives))
     maybe_late = keep("maybe_late", maybe_late_of(puts, loose, doubts))
     late = keep("sent_late", sent_late_of(maybe_late, puts, answers, doubts))
+    denied = keep("denied_counters", denied_of(puts, forgotten))
     standing = keep("standing", standing_of(puts, places, doubts))
     bound = keep("bound", bound_of(standing, puts))
     seen_in = (puts, answers, deliveries)
@@ -268,6 +271,7 @@ def build(
         loose_places=loose,
         tried=keep("tried", _tried(puts, unclear, journaled)),
         untried=keep("untried", untried_of(puts, keep("torn_counters", torn_of(puts)))),
+        said_again=keep("said_again", said_again_of(puts, denied)),
         late=keep("late", with_above(late, puts, answers, doubts.claims)),
         missing=missing,
         tails=keep("tails", tails_of(missing, asides, *seen_in)),

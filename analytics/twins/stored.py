@@ -16,15 +16,53 @@ from analytics.twins.standing import SubscribedSpan
 
 
 def duplicate_stored(run: Run) -> Iterable[Evidence]:
-    """Find publications that have two places."""
+    """Find publications that have two places, or none and were acknowledged once more."""
     at = run.knowledge.at
+    found: set[Publication] = set()
     for publication, ids in run.knowledge.places.items():
         if len(ids) > 1:
+            found.add(publication)
             producer, topic, counter = publication
             first, second = sorted(ids)[:2]
             witnesses = (at[topic, first][publication], at[topic, second][publication])
             fields = {"topic": topic, "producer": producer, "counter": counter}
             yield run.row(*witnesses, **fields, id=first, other_id=second)
+    denied = {
+        (put.client, put.topic, counter): None
+        for put in run.of("put")
+        if _is_said_to_be_nowhere(put) and put.client not in run.forgotten
+        for counter in put.counters
+    }
+    for publication in denied:
+        if publication not in found:
+            yield from _acknowledged_once_more(run, publication)
+
+
+def _acknowledged_once_more(run: Run, publication: Publication) -> Iterator[Evidence]:
+    """Yield a row if an answer says that a publication is stored nowhere, and another one that it
+    was taken then: with an id, or with none and not as a duplicate.
+    """
+    producer, topic, counter = publication
+    tries = run.knowledge.tries[publication]
+    pairs = [
+        (own, other)
+        for own in tries
+        for other in tries
+        if own is not other and _is_said_to_be_nowhere(own)
+        if other.placed or _is_said_to_be_nowhere(other)
+        if not run.is_application or (own.epoch is not None and own.epoch == other.epoch)
+    ]
+    places = [
+        ((put.first_id or 0) + counter - put.counters[0], own, put)
+        for own, put in pairs
+        if put.placed
+    ]
+    fields = {"topic": topic, "producer": producer, "counter": counter}
+    if places:
+        id_, own, put = min(places, key=lambda one: one[0])
+        yield run.row(own, put, **fields, id=id_, detail="nowhere")
+    elif pairs:
+        yield run.row(*pairs[0], **fields, detail="nowhere")
 
 
 def inconsistent_id(run: Run) -> Iterable[Evidence]:

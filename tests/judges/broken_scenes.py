@@ -286,6 +286,26 @@ def acknowledged_twice(history: MadeHistory, rng: random.Random) -> None:
     scene.put("p", 1, 2, duplicate=True, session=2)
 
 
+@breaks("nowhere-and-acknowledged-again", "duplicate_stored", "a counter is taken once")
+def nowhere_and_acknowledged_again(history: MadeHistory, rng: random.Random) -> None:
+    """Stored nowhere by an answer that is no duplicate; another one says where it stands, or that
+    it is no duplicate either. An application's are of one epoch.
+    """
+    scene = opening(history, rng)
+    session = 1 if history.is_application else rng.choice((1, 2))
+    number = rng.choice((0, 1))
+    if rng.random() < 0.3:
+        scene.sub("s", 0)
+        scene.put("p", 1, 1)
+        scene.unsub("s")
+        scene.put("p", 1, 0, session=session)
+        return
+    scene.put("p", 1, 0)
+    if number:
+        scene.sub("s", 0)
+    scene.put("p", 1, number, session=session, duplicate=bool(number) and rng.random() < 0.5)
+
+
 @breaks("two-under-one-id", "inconsistent_id", "an id has one publication")
 def two_under_one_id(history: MadeHistory, rng: random.Random) -> None:
     need(names(history))
