@@ -18,12 +18,13 @@ from analytics.tables.groups import (
     takes_of,
     unmoved,
 )
+from analytics.tables.lives import FOREVER
 from analytics.tables.owed import read_of, without_given
 from analytics.tables.suspects import OWNER
 from analytics.tables.tables import Tables, with_application
 
 # What is kept of a life beside its owner and its host.
-OF_LIFE = ("start_id", "passed", "drained_ns", "made_by")
+OF_LIFE = ("begun_ns", "until_ns", "start_id", "passed", "drained_ns", "made_by")
 
 
 def dead_letter(tables: Tables) -> DataFrame:
@@ -37,7 +38,7 @@ def dead_letter(tables: Tables) -> DataFrame:
         .unionByName(_acknowledged(letters, takes))
         .unionByName(_leased(letters, takes))
         .unionByName(_untimely(letters, takes, tables))
-        .unionByName(_lost(letters, tables))
+        .unionByName(_lost(letters, takes, tables))
     )
 
 
@@ -110,8 +111,10 @@ def _untimely(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame
     )
 
 
-def _lost(letters: DataFrame, tables: Tables) -> DataFrame:
-    """Find letters that somebody was given, and not who passed their place, or drained."""
+def _lost(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame:
+    """Find letters that somebody was given, and not who passed their place, or drained, or was told
+    to begin behind it before they were made.
+    """
     came = letters.select(
         "run_id",
         F.struct("topic", "group", "id").alias("letter"),
@@ -122,12 +125,14 @@ def _lost(letters: DataFrame, tables: Tables) -> DataFrame:
     places = came.groupBy("run_id", "topic", "id", "letter").agg(F.min("seen").alias("seen"))
     lives = tables.lives.select(*OWNER, "at", *OF_LIFE)
     owed = places.join(F.broadcast(lives), ["run_id", "topic"])
-    owed = settled(owed.where(F.col("start_id") < F.col("id")))
+    owed = settled(owed.where(F.col("start_id").isNotNull()))
     missing = settled(without_given(owed, tables.deliveries))
     if is_never_any(missing):
         return missing.select(*evidence())
     rows = known_ns(missing, came, F.col("id"))
-    found = read_of(rows, F.col("id"), tables.puts, tables.gets, tables.asides)
+    is_above = F.col("start_id") < F.col("id")
+    above = read_of(rows.where(is_above), F.col("id"), tables.puts, tables.gets, tables.asides)
+    found = above.unionByName(_begun_behind(rows.where(~is_above), takes, tables))
     proof = F.min(F.struct("client_id", "seen", "made_by")).alias("proof")
     return (
         found.groupBy("run_id", "letter")
@@ -139,4 +144,25 @@ def _lost(letters: DataFrame, tables: Tables) -> DataFrame:
                 operations=F.array("proof.seen", "proof.made_by"),
             )
         )
+    )
+
+
+def _begun_behind(rows: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame:
+    """Return those `rows`, at or below a life's start, whose letter was made while it stood: behind
+    a lease that was asked for after its begin, in a group that stood.
+    """
+    if is_never_any(rows):
+        return rows
+    stood = groups_of(tables.worked).where("stood").select(*GROUP)
+    buried = rows.select("run_id", "letter.*").distinct()
+    own = takes.join(F.broadcast(stood), list(GROUP), "leftsemi")
+    leases = leases_of(own).join(F.broadcast(buried), list(ID), "leftsemi")
+    last = leases.groupBy("run_id", "at", F.struct(*ID[1:]).alias("letter")).agg(
+        F.max("begun_ns").alias("leased_ns")
+    )
+    is_known = (F.col("until_ns") == FOREVER) | (F.col("known_ns") < F.col("until_ns"))
+    return (
+        rows.join(last, ["run_id", "at", "letter"])
+        .where((F.col("leased_ns") > F.col("begun_ns")) & is_known)
+        .select(*rows.columns)
     )

@@ -113,7 +113,8 @@ def leases_of(takes: DataFrame) -> DataFrame:
     runs = takes.where(F.col("outcome") == "ok").withColumn("run", F.explode("leases"))
     runs = runs.withColumns({"first": F.col("run")[0], "last": F.col("run")[1]})
     columns = ("client_id", "epoch", "at", "step", "seen", "invoke_ns", "end_ns", "left_ms")
-    rows = runs.select(*GROUP, *columns, "token", F.col("run")[2].alias("attempt"), "first", "last")
+    attempt = F.col("run")[2].alias("attempt")
+    rows = runs.select(*GROUP, *columns, "begun_ns", "token", attempt, "first", "last")
     return intervals.exploded(rows, "id")
 
 

@@ -792,13 +792,30 @@ def _not_given(
     """Yield a letter that somebody was given, and not who passed its place, or drained."""
     topic, at = place
     for life in run.standing.lives_of_topic.get(topic, ()):
-        is_owed = life.start is not None and at > life.start
-        if not is_owed or at in run.standing.given[life.client, topic]:
+        if life.start is None or at in run.standing.given[life.client, topic]:
             continue
         cut = BEFORE_ALL if life.cut is None else life.cut
-        is_known = any(one.host == life.host and one.end < cut for one in answers)
-        if at <= life.passed or is_known:
+        if at <= life.start:
+            is_lost = _was_buried_during(group, id_, life, answers)
+        else:
+            is_lost = at <= life.passed or _is_known(answers, life, cut)
+        if is_lost:
             yield _row(run, group, id_, f"lost {life.client}", answers[0], life.proof)
+
+
+def _is_known(answers: list[RecordedOperation], life: SubscribedSpan, until: Time) -> bool:
+    return any(one.host == life.host and one.end < until for one in answers)
+
+
+def _was_buried_during(
+    group: GroupHistory, id_: int, life: SubscribedSpan, answers: list[RecordedOperation]
+) -> bool:
+    """Whether a dead letter was made while a life stood: behind a lease that was asked for then."""
+    is_later = group.stood and any(
+        lease.take.host == life.host and group.begun[_step(lease.take)] > life.begin
+        for lease in group.leases.get(id_, ())
+    )
+    return is_later and (life.is_last or _is_known(answers, life, life.end))
 
 
 def _untimely(
