@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
-from analytics.common.schema import evidence
+from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.dead_letters import read_of
 from analytics.tables.group_standing import lasting
@@ -20,13 +20,15 @@ from analytics.tables.groups import (
     settlements_of,
     takes_of,
 )
+from analytics.tables.lives import EVER
 from analytics.tables.runs import one_host
+from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
 
 
 def group_lost(tables: Tables) -> DataFrame:
-    """Find ids up to where all is settled that no ack names but in vain, and that are no dead
-    letters.
+    """Find ids up to where all is settled that no ack names but in vain, or none that was sent by
+    then, and that are no dead letters.
     """
     if is_never_any(tables.worked):
         return tables.worked.select(*evidence())
@@ -41,24 +43,87 @@ def group_lost(tables: Tables) -> DataFrame:
         .select(*columns)
         .unionByName(groups.where(F.col("told_id").isNotNull()).withColumns(below).select(*columns))
     )
+    done, excused = _done(takes), _excused(tables, groups, takes)
+    explained = done.select(*GROUP, "first", "last").unionByName(excused)
     missing = settled(
-        intervals.uncovered(
-            intervals.split(wanted), intervals.split(_explained(tables, groups, takes)), GROUP
-        )
+        intervals.uncovered(intervals.split(wanted), intervals.split(explained), GROUP)
     )
-    place = F.row_number().over(W.partitionBy(*GROUP).orderBy("id"))
+    never = intervals.exploded(missing, "id").withColumn("word", F.lit("settled"))
+    never = never.select(*GROUP, "id", "word", F.array("made_by").alias("seen"))
+    early = _told_early(tables, groups, done)
+    excuses = excused.withColumnRenamed("first", "id").select(*GROUP, "id")
+    ranges = wanted.select(*GROUP, "first", "last")
+    early = (
+        early.join(F.broadcast(ranges), list(GROUP))
+        .where(F.col("id").between(F.col("first"), F.col("last")))
+        .join(excuses, [*GROUP, "id"], "leftanti")
+        .withColumn("word", F.lit("early"))
+    )
+    rows = never.unionByName(early.select(*never.columns))
+    place = F.row_number().over(W.partitionBy(*GROUP, "word").orderBy("id"))
     return (
-        lasting(intervals.exploded(missing, "id"), tables)
+        lasting(rows, tables)
         .withColumn("run", F.col("id") - place)
-        .groupBy(*GROUP, "made_by", "run")
-        .agg(F.min("id").alias("id"), F.max("id").alias("other_id"))
+        .groupBy(*GROUP, "word", "run")
+        .agg(F.min(F.struct("id", "seen")).alias("lowest"), F.max("id").alias("other_id"))
+        .select(*GROUP, "word", "lowest.id", "lowest.seen", "other_id")
         .select(
             *evidence(
-                **named("settled"),
+                **named(F.col("word")),
                 other_id=F.col("other_id"),
-                operations=F.array("made_by"),
+                operations=F.col("seen"),
             )
         )
+    )
+
+
+def _told_early(tables: Tables, groups: DataFrame, done: DataFrame) -> DataFrame:
+    """Return the ids (GROUP, id, `seen`) of which somebody was told that they are settled before
+    each ack of them was sent: few are acknowledged at all after that.
+    """
+    made = (F.col("f") == "group") & (F.col("outcome") == "ok") & (F.col("last_id") > 0)
+    told = tables.worked.where(made).join(F.broadcast(groups), list(GROUP), "leftsemi")
+    before = W.partitionBy(*GROUP, "at").orderBy("end_ns").rowsBetween(W.unboundedPreceding, -1)
+    # Of what says no more than one before it did nothing follows. A group's few, in one window.
+    told = (
+        told.select(*GROUP, one_host(), "last_id", "end_ns", operation().alias("told"))
+        .withColumn("said_id", F.max("last_id").over(before))
+        .where(F.coalesce(F.col("last_id") > F.col("said_id"), F.lit(True)))
+        .drop("said_id")
+        .withColumnsRenamed({"last_id": "told_id", "end_ns": "told_ns"})
+    )
+    ranges = groups.select(*GROUP, (F.col("start") + 1).alias("low"))
+    behind = (
+        done.join(F.broadcast(told.join(ranges, list(GROUP))), [*GROUP, "at"])
+        .where((F.col("told_ns") < F.col("invoke_ns")) & (F.col("told_id") >= F.col("first")))
+        .withColumn("first", F.greatest("first", "low"))
+        .withColumn("last", F.least("last", "told_id"))
+        .where(F.col("first") <= F.col("last"))
+        .select(*GROUP, "at", "told_ns", "told", "seen", "first", "last")
+    )
+    asked = settled(
+        intervals.exploded(behind, "id")
+        .groupBy(*GROUP, "at", "id")
+        .agg(F.min(F.struct("told_ns", "told")).alias("told"), F.min("seen").alias("ack"))
+    )
+    if is_never_any(asked):
+        return asked.select(*GROUP, "id", F.array("ack").alias("seen"))
+    keyed = asked.withColumn("bucket", intervals.bucket_of(F.col("id")))
+    acks = intervals.split(
+        done.select(
+            *(*GROUP, "first", "last"),
+            F.col("at").alias("ack_at"),
+            F.coalesce("invoke_ns", F.lit(EVER)).alias("ack_ns"),
+        )
+    )
+    near = only(acks, keyed, (*GROUP, "bucket")).drop("bucket")
+    is_in_time = (F.col("ack_at") != F.col("at")) | (F.col("ack_ns") <= F.col("told.told_ns"))
+    in_time = intervals.inside(asked, "id", near, GROUP).where(is_in_time)
+    late = asked.join(in_time.select(*GROUP, "at", "id"), [*GROUP, "at", "id"], "leftanti")
+    return (
+        late.groupBy(*GROUP, "id")
+        .agg(F.min(F.struct("told", "ack")).alias("proof"))
+        .select(*GROUP, "id", F.array("proof.told.told", "proof.ack").alias("seen"))
     )
 
 
@@ -112,22 +177,22 @@ def _with_floors(groups: DataFrame, tables: Tables) -> DataFrame:
     return known.withColumn("until", F.greatest("until", "floor"))
 
 
-def _explained(tables: Tables, groups: DataFrame, takes: DataFrame) -> DataFrame:
-    """Return runs of the ids that were acknowledged, are dead letters, or may be."""
+def _excused(tables: Tables, groups: DataFrame, takes: DataFrame) -> DataFrame:
+    """Return the ids, as runs of one, that are dead letters, or may be."""
     one = (F.col("id").alias("first"), F.col("id").alias("last"))
     letters = letters_of(tables.told, tables.worked).select(*GROUP, *one)
     often = F.col("attempt") + F.col("hidden") >= F.col("attempts_max")
     limits = groups.where(~F.col("is_read")).select(*GROUP, "hidden", "attempts_max")
     maybe = leases_of(takes).join(F.broadcast(limits), list(GROUP)).where(often)
-    return _done(takes).unionByName(letters).unionByName(maybe.select(*GROUP, *one))
+    return letters.unionByName(maybe.select(*GROUP, *one))
 
 
 def _done(takes: DataFrame) -> DataFrame:
     """Return runs of what acks name, but for what was surely said in vain: of few TAKEs."""
-    columns = (*GROUP, "first", "last")
+    columns = (*GROUP, "first", "last", "at", "invoke_ns", "seen")
     is_refused = F.coalesce((F.col("outcome") == "ok") & (F.size("lost") > 0), F.lit(False))
     others = acks_of(takes.where(~is_refused)).select(*columns)
     said = settlements_of(takes.where(is_refused)).withColumn("is_vain", in_vain())
     kept = said.where((F.col("word") == "acks") & ~F.col("is_vain"))
     one = (F.col("id").alias("first"), F.col("id").alias("last"))
-    return others.unionByName(kept.select(*GROUP, *one))
+    return others.unionByName(kept.select(*GROUP, *one, *columns[5:]))

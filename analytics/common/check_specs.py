@@ -125,8 +125,8 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
         needs_whole=Part.HISTORY,  # the nak that gave it back, the TAKE that was given it
     ),
     "group_lost": CheckSpec(
-        "a group says that a publication is settled, and nobody acknowledged it, nor is it a dead"
-        " letter",
+        "a group says that a publication is settled, and nobody acknowledged it (settled), or not"
+        " by then (early), nor is it a dead letter",
         needs_whole=Part.HISTORY,  # the ack
     ),
     "group_content": CheckSpec(

@@ -131,13 +131,21 @@ class GroupHistory:
         return is_refused and is_all and is_once and take.of_group.number is not None
 
     @cached_property
-    def done(self) -> set[int]:
-        """The ids of which somebody has said that they are done, and not surely in vain."""
-        return {
-            id_
-            for id_, words in self.said.items()
-            if any(each.word == "ack" and not self.is_in_vain(id_, each) for each in words)
-        }
+    def done(self) -> dict[int, list[RecordedOperation]]:
+        """The ids of which somebody has said that they are done, and not surely in vain: who."""
+        found: dict[int, list[RecordedOperation]] = defaultdict(list)
+        for id_, words in self.said.items():
+            for each in words:
+                if each.word == "ack" and not self.is_in_vain(id_, each):
+                    found[id_].append(each.take)
+        return found
+
+    def told_too_early(self, id_: int) -> RecordedOperation | None:
+        """Return who was told that an id is settled before anybody had said that it is done."""
+        for one in self.made:
+            if (one.last_id or 0) >= id_ and all(_is_before(one, take) for take in self.done[id_]):
+                return one
+        return None
 
     @property
     def settled(self) -> range:
@@ -528,17 +536,21 @@ def group_lost(run: Run) -> Iterable[Evidence]:
         purged = max((one.last_id for one in purges), default=0)
         before = _told_before(group, purges)
         is_read = _has_read_letters(run, group)
+        early = {id_: told for id_ in group.done if (told := group.told_too_early(id_)) is not None}
         missing = [
             id_
             for id_ in group.settled
             if (id_ > purged or id_ <= before)
-            and id_ not in group.done
+            and (id_ not in group.done or id_ in early)
             and not _may_have_expired(run, group.topic, id_)
             and (group.topic, group.name, id_) not in buried
             and (is_read or not _may_be_buried(group, id_))
         ]
-        for first, last in _runs(missing):
+        for first, last in _runs([id_ for id_ in missing if id_ not in early]):
             yield _row(run, group, first, "settled", group.witness(), to=last)
+        for first, last in _runs([id_ for id_ in missing if id_ in early]):
+            ack = min(group.done[first], key=lambda take: take.key)
+            yield _row(run, group, first, "early", early[first], ack, to=last)
 
 
 def _told_before(group: GroupHistory, purges: list[PurgeRow]) -> int:
