@@ -5,6 +5,7 @@ from pyspark.sql import functions as F
 
 from analytics.common.schema import evidence
 from analytics.common.table_store import is_never_any, settled
+from analytics.tables.arrivals import leased_since
 from analytics.tables.delays import known_ns
 from analytics.tables.group_standing import lasting
 from analytics.tables.groups import (
@@ -38,7 +39,7 @@ def dead_letter(tables: Tables) -> DataFrame:
         .unionByName(_acknowledged(letters, takes))
         .unionByName(_leased(letters, takes))
         .unionByName(_untimely(letters, takes, tables))
-        .unionByName(_lost(letters, takes, tables))
+        .unionByName(_lost(letters, tables))
     )
 
 
@@ -111,7 +112,7 @@ def _untimely(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame
     )
 
 
-def _lost(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame:
+def _lost(letters: DataFrame, tables: Tables) -> DataFrame:
     """Find letters that somebody was given, and not who passed their place, or drained, or was told
     to begin behind it before they were made.
     """
@@ -132,7 +133,7 @@ def _lost(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame:
     rows = known_ns(missing, came, F.col("id"))
     is_above = F.col("start_id") < F.col("id")
     above = read_of(rows.where(is_above), F.col("id"), tables.puts, tables.gets, tables.asides)
-    found = above.unionByName(_begun_behind(rows.where(~is_above), takes, tables))
+    found = above.unionByName(_begun_behind(rows.where(~is_above), tables))
     proof = F.min(F.struct("client_id", "seen", "made_by")).alias("proof")
     return (
         found.groupBy("run_id", "letter")
@@ -147,19 +148,15 @@ def _lost(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame:
     )
 
 
-def _begun_behind(rows: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame:
+def _begun_behind(rows: DataFrame, tables: Tables) -> DataFrame:
     """Return those `rows`, at or below a life's start, whose letter was made while it stood: behind
     a lease that was asked for after its begin, in a group that stood.
     """
     if is_never_any(rows):
         return rows
-    stood = groups_of(tables.worked).where("stood").select(*GROUP)
     buried = rows.select("run_id", "letter.*").distinct()
-    own = takes.join(F.broadcast(stood), list(GROUP), "leftsemi")
-    leases = leases_of(own).join(F.broadcast(buried), list(ID), "leftsemi")
-    last = leases.groupBy("run_id", "at", F.struct(*ID[1:]).alias("letter")).agg(
-        F.max("begun_ns").alias("leased_ns")
-    )
+    last = leased_since(buried, tables.worked).withColumn("letter", F.struct(*ID[1:]))
+    last = last.select("run_id", "at", "letter", "leased_ns")
     is_known = (F.col("until_ns") == FOREVER) | (F.col("known_ns") < F.col("until_ns"))
     return (
         rows.join(last, ["run_id", "at", "letter"])

@@ -6,9 +6,11 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import is_never_any, settled
+from analytics.tables.arrivals import arrivals_of, brought_of, letter_topics_of
 from analytics.tables.following import (
     DURING,
     WILD,
+    arrived_of,
     asked_of_any,
     base_topic,
     followed_of,
@@ -178,15 +180,27 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
 
 def _missed(tables: Tables) -> DataFrame:
     """Return the evidence of what a pattern has, and its subscriber was not given."""
-    followed = followed_of(tables.lives, tables.puts, tables.gets, tables.acts, tables.applications)
+    said = (tables.told, tables.worked)
+    followed = followed_of(
+        tables.lives,
+        tables.puts,
+        letter_topics_of(*said),
+        tables.gets,
+        tables.acts,
+        tables.applications,
+    )
     if is_never_any(followed):
         return (
             followed.select(*KEY[:1], *OWNER[1:])
             .withColumns({"process": F.lit(""), "op_id": F.lit(0)})
             .select(*_evidence("missed"))
         )
-    fresh = settled(fresh_of(followed, tables.puts))
-    silent = silent_of(followed, fresh, DURING, tables.gets, tables.acts)
+    arrivals = arrivals_of(tables.lanes, tables.comings, *said)
+    brought = settled(brought_of(tables.comings, *said))
+    arrived = settled(arrived_of(followed, arrivals, brought))
+    fresh = settled(fresh_of(followed, tables.puts).unionByName(arrived))
+    marks = fresh.where(F.col("t_ns").isNotNull())
+    silent = silent_of(followed, marks, DURING, tables.gets, tables.acts)
     rows = _unheard(followed, tables).unionByName(_begun_above(followed, fresh, tables))
     return rows.unionByName(silent.select(*rows.columns)).distinct().select(*_evidence("missed"))
 

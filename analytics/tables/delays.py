@@ -99,6 +99,16 @@ def tries_of(lanes: DataFrame) -> DataFrame:
     )
 
 
+def first_tries_of(tries: DataFrame) -> DataFrame:
+    """Return (PUBLICATION, at, sent_ns): where and when each was first tried, of the tries that may
+    have succeeded. Those that were tried on two hosts go.
+    """
+    known = tries.where(F.col("outcome") != "fail").groupBy(*PUBLICATION).agg(
+        F.min("at").alias("at"), F.max("at").alias("other_at"), F.min("invoke_ns").alias("sent_ns")
+    )  # fmt: skip
+    return known.where(F.col("at") == F.col("other_at")).drop("other_at")
+
+
 def publications_of(tries: DataFrame, came: DataFrame) -> DataFrame:
     """Return what is known of each: PUBLICATION and
 

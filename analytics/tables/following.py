@@ -1,7 +1,7 @@
 """GETs of any topic, and topics that a pattern has. No rule about right and wrong here.
 
 followed   one row a topic and a life of a subscription to a pattern that has it (`pattern`)
-fresh      the PUTs that have surely stored something since such a life began, as runs of ids
+fresh      what has surely been stored since such a life began, as runs of ids: by PUTs, …
 silent     GETs of any topic that were told nothing, during a life, with the highest id that was
            marked before (`mark`) and above all that their client can have had of the topic
 """
@@ -44,7 +44,12 @@ def has(pattern: Column, topic: Column) -> Column:
 
 
 def followed_of(
-    lives: DataFrame, puts: DataFrame, gets: DataFrame, acts: DataFrame, applications: DataFrame
+    lives: DataFrame,
+    puts: DataFrame,
+    letter_topics: DataFrame,
+    gets: DataFrame,
+    acts: DataFrame,
+    applications: DataFrame,
 ) -> DataFrame:
     """Return `followed`: as `lives`, with `pattern`.
 
@@ -57,6 +62,7 @@ def followed_of(
     full = gets.where("is_full").select("run_id", "client_id").distinct()
     left = acts.where((F.col("f") == "unsub") | F.col("start").isNotNull()).select(*OWNER)
     topics = puts.where(F.col("outcome") != "fail").select("run_id", base_topic()).distinct()
+    topics = topics.unionByName(letter_topics).distinct()
     return settled(
         patterns.withColumnRenamed("topic", "pattern")
         .join(applications, "run_id", "leftanti")
@@ -83,6 +89,21 @@ def fresh_of(followed: DataFrame, puts: DataFrame) -> DataFrame:
     lives = F.broadcast(followed.select(*DURING).distinct())
     met = own.join(lives, list(TIMELINE)).where(F.col("invoke_ns") > F.col("begun_ns"))
     return met.select(*DURING, "first", "last", "t_ns", "mark")
+
+
+def arrived_of(followed: DataFrame, arrivals: DataFrame, brought: DataFrame) -> DataFrame:
+    """Return the same of what came with a delay, and of dead letters (arrivals.py): `t_ns` and
+    `mark` null where no answer of the life's host brought it.
+    """
+    lives = F.broadcast(followed.select(*DURING).distinct())
+    met = arrivals.join(lives, list(TIMELINE)).where(F.col("since_ns") > F.col("begun_ns"))
+    value = F.struct(F.col("id").alias("value"), "process", "op_id")
+    rows = met.join(brought, ["run_id", "topic", "id", "what", "at"], "left").select(
+        *DURING,
+        *(F.col("id").alias("first"), F.col("id").alias("last"), F.col("end_ns").alias("t_ns")),
+        F.when(F.col("end_ns").isNotNull(), value).alias("mark"),
+    )
+    return rows.distinct()
 
 
 def asked_of_any(gets: DataFrame) -> DataFrame:

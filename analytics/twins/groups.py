@@ -147,6 +147,16 @@ class GroupHistory:
                 return one
         return None
 
+    def leased_since(self, id_: int) -> dict[str | None, Time]:
+        """Return when an id was last asked for that was leased then, on each host: its dead letter
+        was made after that. Of a group that did not stand nothing is said.
+        """
+        since: dict[str | None, Time] = {}
+        for lease in self.leases.get(id_, ()) if self.stood else ():
+            begun = self.begun[_step(lease.take)]
+            since[lease.take.host] = max(begun, since.get(lease.take.host, begun))
+        return since
+
     @property
     def settled(self) -> range:
         """The ids of which the broker said that they are settled."""
@@ -768,6 +778,29 @@ def _letters(run: Run) -> Iterator[tuple[Letter, RecordedOperation]]:
                 yield letter, answer
 
 
+class StandingLetter(NamedTuple):
+    """A dead letter at a place. `since`: after what, on each host, it was made."""
+
+    topic: str
+    id: int
+    since: dict[str | None, Time]
+    answers: list[RecordedOperation]
+
+
+def standing_letters(run: Run) -> list[StandingLetter]:
+    """Return the dead letters that somebody was given, by their places."""
+    groups = {(group.topic, group.name): group for group in groups_of(run)}
+    found: dict[tuple[Letter, str], StandingLetter] = {}
+    for letter, answer in _letters(run):
+        topic = answer.named or answer.topic
+        if (letter, topic) not in found:
+            group = groups.get((letter.topic, letter.group))
+            since = group.leased_since(letter.from_id) if group else {}
+            found[letter, topic] = StandingLetter(topic, letter.id, since, [])
+        found[letter, topic].answers.append(answer)
+    return list(found.values())
+
+
 def dead_letter(run: Run) -> Iterable[Evidence]:
     """Find dead letters that stand twice or were lost, or whose publication is alive."""
     groups = {(group.topic, group.name): group for group in groups_of(run)}
@@ -823,10 +856,7 @@ def _was_buried_during(
     group: GroupHistory, id_: int, life: SubscribedSpan, answers: list[RecordedOperation]
 ) -> bool:
     """Whether a dead letter was made while a life stood: behind a lease that was asked for then."""
-    is_later = group.stood and any(
-        lease.take.host == life.host and group.begun[_step(lease.take)] > life.begin
-        for lease in group.leases.get(id_, ())
-    )
+    is_later = group.leased_since(id_).get(life.host, BEFORE_ALL) > life.begin
     return is_later and (life.is_last or _is_known(answers, life, life.end))
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from analytics.twins.delays import Delays
+from analytics.twins.groups import standing_letters
 from analytics.twins.knowledge import Marks
-from analytics.twins.record import LANE, NEVER, Evidence, RecordedOperation
+from analytics.twins.record import BEFORE_ALL, LANE, NEVER, Evidence, RecordedOperation, Time
 from analytics.twins.run import Run
 from analytics.twins.standing import SubscribedSpan
 
@@ -62,11 +65,33 @@ def missed(run: Run) -> Iterator[Evidence]:
         return
     full = {get.client for get in run.of("get") if get.error == NO_ROOM}
     put_to = (put.topic for put in run.of("put") if put.may_have_happened)
-    topics = sorted({topic.removesuffix(LANE) for topic in put_to})
+    arrivals = _arrivals(run)
+    topics = sorted({*arrivals, *(topic.removesuffix(LANE) for topic in put_to)})
     for life in lives:
         for topic in topics if life.client not in full else ():
             if has(life.topic, topic) and not _has_left(run, life.client, topic):
-                yield from _missed(run, Followed(life, topic))
+                yield from _missed(run, Followed(life, topic), arrivals[topic])
+
+
+class Arrival(NamedTuple):
+    """What came under an id that no PUT was answered with. `since`: after what, on each host."""
+
+    id: int
+    since: dict[str | None, Time]
+    answers: list[RecordedOperation]
+
+
+def _arrivals(run: Run) -> dict[str, list[Arrival]]:
+    """Return what came with a delay, and dead letters, by their topics."""
+    found: dict[str, list[Arrival]] = defaultdict(list)
+    for own in Delays(run).all.values():
+        first = own.first_try
+        since = {} if first is None else {first.host: first.time}
+        for id_, answers in own.came.items():
+            found[own.topic].append(Arrival(id_, since, answers))
+    for letter in standing_letters(run):
+        found[letter.topic].append(Arrival(letter.id, letter.since, letter.answers))
+    return found
 
 
 def _has_left(run: Run, client: str, topic: str) -> bool:
@@ -74,7 +99,7 @@ def _has_left(run: Run, client: str, topic: str) -> bool:
     return one is not None and bool(one.unsubs or one.moves)
 
 
-def _missed(run: Run, followed: Followed) -> Iterator[Evidence]:
+def _missed(run: Run, followed: Followed, arrivals: list[Arrival]) -> Iterator[Evidence]:
     life, topic = followed.life, followed.topic
     asked = [get for get in run.answers if get.client == life.client and _is_silent(get)]
     asked = [get for get in asked if life.covers(get)]
@@ -84,13 +109,7 @@ def _missed(run: Run, followed: Followed) -> Iterator[Evidence]:
             last = max((get for get in asked if get.invoke > put.end), key=_end, default=None)
             if last is not None and not _asks_anew(run, life, put, last):
                 yield _row(run, followed, life.proof, put)
-    given = run.standing.given.get((life.client, topic), set())
-    lowest, fresh = NEVER, Marks()
-    for put in _stored_during(run, followed):
-        ids = range(put.first_id or 0, (put.first_id or 0) + put.count)
-        lowest = min((lowest, *(id_ for id_ in ids if id_ not in given)))
-        fresh.add(ids[-1], put)
-    fresh.seal()
+    lowest, fresh = _put_since(run, followed, arrivals)
     one = run.standing.subscriptions.get((life.client, topic))
     for sub in one.subs if one is not None else ():
         if sub.is_ok and sub.resumed and (sub.last_id or 0) >= lowest and life.covers(sub):
@@ -99,6 +118,27 @@ def _missed(run: Run, followed: Followed) -> Iterator[Evidence]:
         known = fresh.before(get.invoke)
         if known is not None and known.id > _had(run, life.client, topic, get):
             yield _row(run, followed, life.proof, get)
+
+
+def _put_since(run: Run, followed: Followed, arrivals: list[Arrival]) -> tuple[float, Marks]:
+    """Return the lowest id that was put since a life began and that its client was never given, and
+    the ids that were put since, from when on they were known.
+    """
+    life = followed.life
+    given = run.standing.given.get((life.client, followed.topic), set())
+    lowest, fresh = NEVER, Marks()
+    for put in _stored_during(run, followed):
+        ids = range(put.first_id or 0, (put.first_id or 0) + put.count)
+        lowest = min((lowest, *(id_ for id_ in ids if id_ not in given)))
+        fresh.add(ids[-1], put)
+    for arrival in arrivals:
+        if arrival.since.get(life.host, BEFORE_ALL) > life.begin:
+            lowest = min(lowest, NEVER if arrival.id in given else arrival.id)
+            for answer in arrival.answers:
+                if answer.host == life.host:
+                    fresh.add(arrival.id, answer)
+    fresh.seal()
+    return lowest, fresh
 
 
 def _stored_during(run: Run, followed: Followed) -> Iterator[RecordedOperation]:

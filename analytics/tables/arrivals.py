@@ -1,0 +1,88 @@
+"""What came under an id that no PUT was answered with: what had a delay, and dead letters. No rule
+about right and wrong here.
+
+arrivals   one row an id, `what` came under it, and a host (`at`) on which is known behind which
+           moment that was stored (`since_ns`)
+brought    one row an id, what came, and an answer that brought it
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from analytics.common.table_store import is_never_any, none_of, settled
+from analytics.tables.delays import PUBLICATION, first_tries_of, singles_of, tries_of
+from analytics.tables.groups import GROUP, ID, groups_of, leases_of, letters_of, takes_of
+
+PLACE: Final = ("run_id", "topic", "id")
+ARRIVAL: Final = (*PLACE, "what")
+
+
+def _delayed() -> Column:
+    """Return `what`, of a publication: nothing in it is null, as it is joined by."""
+    nothing = F.lit("")
+    return F.struct(
+        "producer", nothing.alias("topic"), nothing.alias("group"), F.col("counter").alias("number")
+    ).alias("what")
+
+
+def _letter() -> Column:
+    """Return `what`, of a dead letter."""
+    nobody = F.lit("").alias("producer")
+    return F.struct(nobody, "topic", "group", F.col("id").alias("number")).alias("what")
+
+
+def arrivals_of(
+    lanes: DataFrame, comings: DataFrame, told: DataFrame, worked: DataFrame
+) -> DataFrame:
+    """Return `arrivals`: ARRIVAL, at, since_ns."""
+    return settled(_delayed_arrivals(lanes, comings).unionByName(_letter_arrivals(told, worked)))
+
+
+def _delayed_arrivals(lanes: DataFrame, comings: DataFrame) -> DataFrame:
+    came = singles_of(comings).select(*PUBLICATION, "id").distinct()
+    tries = first_tries_of(tries_of(lanes))
+    if is_never_any(comings):
+        came = none_of(came)
+    rows = came.join(tries, list(PUBLICATION))
+    return rows.select(*PLACE, _delayed(), "at", F.col("sent_ns").alias("since_ns"))
+
+
+def _letter_arrivals(told: DataFrame, worked: DataFrame) -> DataFrame:
+    letters = settled(letters_of(told, worked).select(*ID, "stands_in", "stands_at").distinct())
+    if is_never_any(letters):
+        rows = letters.withColumns({"at": F.lit(""), "leased_ns": F.lit(0).cast("bigint")})
+    else:
+        rows = letters.join(leased_since(letters.select(*ID).distinct(), worked), list(ID))
+    named = rows.withColumn("what", _letter()).drop("topic", "id")
+    return named.withColumnsRenamed({"stands_in": "topic", "stands_at": "id"}).select(
+        *ARRIVAL, "at", F.col("leased_ns").alias("since_ns")
+    )
+
+
+def leased_since(buried: DataFrame, worked: DataFrame) -> DataFrame:
+    """Return (ID, at, leased_ns): when on a host each id of `buried` was last asked for that was
+    leased then, in a group that stood. Its dead letter was made behind that.
+    """
+    stood = groups_of(worked).where("stood").select(*GROUP)
+    own = takes_of(worked).join(F.broadcast(stood), list(GROUP), "leftsemi")
+    leases = leases_of(own).join(F.broadcast(buried), list(ID), "leftsemi")
+    return leases.groupBy(*ID, "at").agg(F.max("begun_ns").alias("leased_ns"))
+
+
+def brought_of(comings: DataFrame, told: DataFrame, worked: DataFrame) -> DataFrame:
+    """Return `brought`: ARRIVAL, at, end_ns, process, op_id."""
+    delayed = singles_of(comings).select(*PLACE, _delayed(), "at", "end_ns", "seen")
+    if is_never_any(comings):
+        delayed = none_of(delayed)
+    letters = letters_of(told, worked).withColumn("what", _letter()).drop("topic", "id")
+    letters = letters.withColumnsRenamed({"stands_in": "topic", "stands_at": "id"})
+    rows = delayed.unionByName(letters.select(*delayed.columns))
+    return rows.select(*ARRIVAL, "at", "end_ns", "seen.process", "seen.op_id")
+
+
+def letter_topics_of(told: DataFrame, worked: DataFrame) -> DataFrame:
+    """Return (run_id, topic) of the topics in which dead letters stand."""
+    letters = letters_of(told, worked)
+    return letters.select("run_id", F.col("stands_in").alias("topic")).distinct()
