@@ -7,9 +7,9 @@ from analytics.common import intervals
 from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables import as_of
-from analytics.tables.order import with_first_try
+from analytics.tables.order import extents_of, with_first_try
 from analytics.tables.runs import one_host
-from analytics.tables.suspects import PRODUCER, TOPIC_BUCKET, only
+from analytics.tables.suspects import PRODUCER, TIMELINE, TOPIC_BUCKET, only
 from analytics.tables.tables import Tables, seen_by
 from analytics.tables.times import TOPIC, runs_of, times_of
 
@@ -37,10 +37,49 @@ def realtime_order(tables: Tables) -> DataFrame:
             ),
         )
     )
-    return late.unionByName(_behind_the_clock(tables))
+    if is_never_any(tables.arrivals):
+        return late.unionByName(_behind_the_clock(tables, tables.late.select(*SPOT)))
+    arrived = settled(_arrived_late(tables))
+    spots = tables.late.select(*SPOT).unionByName(arrived.select(*SPOT))
+    return late.unionByName(arrived).unionByName(_behind_the_clock(tables, spots))
 
 
-def _behind_the_clock(tables: Tables) -> DataFrame:
+def _arrivals(tables: Tables) -> DataFrame:
+    """Return what came with a delay, and dead letters, as SPOT (of a letter without producer and
+    counter), at, since_ns, seen.
+    """
+    is_letter = F.col("what.producer") == ""
+    return tables.arrivals.select(
+        *(*TOPIC, "id", "at", "since_ns", "seen"),
+        F.when(~is_letter, F.col("what.producer")).alias("producer"),
+        F.when(~is_letter, F.col("what.number")).alias("counter"),
+    )
+
+
+def _arrived_late(tables: Tables) -> DataFrame:
+    """Find what came with a delay, and dead letters, at an id that their topic had reached."""
+    asks = _arrivals(tables).select(
+        *(*SPOT, "seen", "at"),
+        *(F.col("since_ns").alias("t_ns"), (F.col("id") - 1).alias("known")),
+    )
+    marks = extents_of(tables.puts, tables.gets, tables.doubts.claims)
+    proof = F.max(F.struct("mark", "seen")).alias("proof")
+    found = as_of.overtaken(asks, marks, TIMELINE).groupBy(*SPOT).agg(proof)
+    found = found.select(*SPOT, "proof.*")
+    return found.join(tables.late.select(*SPOT), list(SPOT), "leftanti").select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("topic"),
+            id=F.col("id"),
+            other_id=F.col("mark.value"),
+            producer=F.col("producer"),
+            counter=F.col("counter"),
+            operations=F.array(operation("mark.process", "mark.op_id"), "seen"),
+        )
+    )
+
+
+def _behind_the_clock(tables: Tables, late: DataFrame) -> DataFrame:
     times = settled(times_of(runs_of(tables.told)))
     if is_never_any(times):
         return times.select(*evidence())
@@ -48,9 +87,14 @@ def _behind_the_clock(tables: Tables) -> DataFrame:
     placed = settled(
         intervals.inside(ids.drop("bucket"), "id", only(tables.places, ids, TOPIC_BUCKET), TOPIC)
         .select(*PRODUCER, "id", (F.col("id") + F.col("shift")).alias("counter"), "least")
-        .join(tables.late.select(*SPOT), list(SPOT), "leftanti")
+        .join(late, list(SPOT), "leftanti")
     )
-    asks = with_first_try(placed, tables.puts).select(
+    arrived = times.join(_arrivals(tables).where(F.col("producer").isNotNull()), [*TOPIC, "id"])
+    arrived = arrived.join(late, list(SPOT), "leftanti")
+    tried = with_first_try(placed, tables.puts).unionByName(
+        arrived.select(*SPOT, "least", F.col("since_ns").alias("tried_ns"), "at")
+    )
+    asks = tried.select(
         *SPOT, "at", "least", F.col("tried_ns").alias("t_ns"), F.col("least.at_ms").alias("known")
     )
     latest = F.array_max(F.transform("times", lambda run: run[2]))
@@ -59,6 +103,8 @@ def _behind_the_clock(tables: Tables) -> DataFrame:
         "run_id", one_host(), F.col("end_ns").alias("t_ns"), mark
     )
     behind = as_of.overtaken(asks, marks, ("run_id", "at"))
+    proof = F.max(F.struct("mark", "least")).alias("proof")
+    behind = behind.groupBy(*SPOT).agg(proof).select(*SPOT, "proof.*")
     detail = F.concat_ws(
         " ",
         F.lit("clock"),

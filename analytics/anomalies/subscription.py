@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.arrivals import arrivals_of, brought_of, letter_topics_of
+from analytics.tables.arrivals import brought_of, letter_topics_of
 from analytics.tables.following import (
     DURING,
     WILD,
@@ -195,9 +195,8 @@ def _missed(tables: Tables) -> DataFrame:
             .withColumns({"process": F.lit(""), "op_id": F.lit(0)})
             .select(*_evidence("missed"))
         )
-    arrivals = arrivals_of(tables.lanes, tables.comings, *said)
     brought = settled(brought_of(tables.comings, *said))
-    arrived = settled(arrived_of(followed, arrivals, brought))
+    arrived = settled(arrived_of(followed, tables.arrivals, brought))
     fresh = settled(fresh_of(followed, tables.puts).unionByName(arrived))
     marks = fresh.where(F.col("t_ns").isNotNull())
     silent = silent_of(followed, marks, DURING, tables.gets, tables.acts)

@@ -36,28 +36,30 @@ def _letter() -> Column:
 def arrivals_of(
     lanes: DataFrame, comings: DataFrame, told: DataFrame, worked: DataFrame
 ) -> DataFrame:
-    """Return `arrivals`: ARRIVAL, at, since_ns."""
-    return settled(_delayed_arrivals(lanes, comings).unionByName(_letter_arrivals(told, worked)))
+    """Return `arrivals`: ARRIVAL, at, since_ns, and `seen`, an answer that brought it."""
+    delayed = _delayed_arrivals(lanes, comings)
+    if is_never_any(worked) or is_never_any(told):
+        return delayed
+    return delayed.unionByName(_letter_arrivals(told, worked))
 
 
 def _delayed_arrivals(lanes: DataFrame, comings: DataFrame) -> DataFrame:
-    came = singles_of(comings).select(*PUBLICATION, "id").distinct()
-    tries = first_tries_of(tries_of(lanes))
-    if is_never_any(comings):
-        came = none_of(came)
-    rows = came.join(tries, list(PUBLICATION))
-    return rows.select(*PLACE, _delayed(), "at", F.col("sent_ns").alias("since_ns"))
+    came = singles_of(comings).groupBy(*PUBLICATION, "id").agg(F.min("seen").alias("seen"))
+    rows = came.join(first_tries_of(tries_of(lanes)), list(PUBLICATION))
+    found = rows.select(*PLACE, _delayed(), "at", F.col("sent_ns").alias("since_ns"), "seen")
+    return none_of(found) if is_never_any(comings) else found
 
 
 def _letter_arrivals(told: DataFrame, worked: DataFrame) -> DataFrame:
-    letters = settled(letters_of(told, worked).select(*ID, "stands_in", "stands_at").distinct())
+    places = letters_of(told, worked).groupBy(*ID, "stands_in", "stands_at")
+    letters = settled(places.agg(F.min("seen").alias("seen")))
     if is_never_any(letters):
         rows = letters.withColumns({"at": F.lit(""), "leased_ns": F.lit(0).cast("bigint")})
     else:
         rows = letters.join(leased_since(letters.select(*ID).distinct(), worked), list(ID))
     named = rows.withColumn("what", _letter()).drop("topic", "id")
     return named.withColumnsRenamed({"stands_in": "topic", "stands_at": "id"}).select(
-        *ARRIVAL, "at", F.col("leased_ns").alias("since_ns")
+        *ARRIVAL, "at", F.col("leased_ns").alias("since_ns"), "seen"
     )
 
 

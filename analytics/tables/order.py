@@ -122,6 +122,20 @@ def with_above(
     )
 
 
+def extents_of(puts: DataFrame, answers: DataFrame, claims: DataFrame) -> DataFrame:
+    """Return (TIMELINE, t_ns, mark): what says that a topic has reached an id, for as_of."""
+    columns = ("run_id", "topic", one_host(), F.col("end_ns").alias("t_ns"))
+    told = F.struct(F.col("last").alias("value"), "process", "op_id").alias("mark")
+    given = answers.where(F.col("last").isNotNull() & F.col("topic").isNotNull())
+    claimed = claims.select(
+        *TIMELINE,
+        F.col("end_ns").alias("t_ns"),
+        F.struct("value", "process", "op_id").alias("mark"),
+    )
+    acknowledged = acknowledged_runs(puts).select(*columns, told)
+    return acknowledged.unionByName(given.select(*columns, told)).unionByName(claimed)
+
+
 def _marks(puts: DataFrame, answers: DataFrame, claims: DataFrame) -> DataFrame:
     """Return what says that a topic has reached an id (`value`), in its bucket."""
     columns = (*TIMELINE, "bucket", "value", "end_ns", "process", "op_id")

@@ -13,6 +13,7 @@ collected      up to where a node has collected a topic of which nothing is gone
 lanes          one row a PUT with a delay, with the `delays` that it asked for (delays.py)
 comings        one row a run of what came and had been put with a delay
 moments        where something was: until when any operation was recorded on a host
+arrivals       what came with a delay, and dead letters: behind which moment (arrivals.py)
 worked         one row a `group`, `ungroup` or `take`: what it says and was answered (groups.py)
 ends           one row a run: `end_ns`, when its last event was
 ticks          one row a millisecond in which PUTs were acknowledged: when first, when last
@@ -63,6 +64,7 @@ from analytics.common import intervals
 from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, LANE, OPERATION, operation
 from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.intake.truth import Truth, sound
+from analytics.tables.arrivals import arrivals_of
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
 from analytics.tables.counters import denied_of, said_again_of, torn_of, untried_of
 from analytics.tables.delays import delays_of, nothing_delayed
@@ -135,6 +137,7 @@ class Tables:
     lanes: DataFrame
     comings: DataFrame
     moments: DataFrame
+    arrivals: DataFrame
     ends: DataFrame
     ticks: DataFrame
     deliveries: DataFrame
@@ -209,6 +212,7 @@ def build(
     expiring = keep("expiring", expiring if said.times else none_of(expiring))
     of_delays = delays_of(puts, events) if said.delays else nothing_delayed(puts, events)
     lanes, comings, moments = (keep(name, table) for name, table in of_delays.items())
+    told = keep("told", told_of(events) if said.times else none_of(told_of(events)))
     collected = keep("collected", collected_of(truth_rows, asides, expiring))
     lives = keep("lives", with_floors(lived, collected))
     doubts = doubts_of(puts, answers, deliveries, controls, worked, held, spans, lives, keep)
@@ -235,7 +239,8 @@ def build(
         puts=puts,
         gets=answers.drop(*OF_RUNS),
         asides=asides,
-        told=keep("told", told_of(events) if said.times else none_of(told_of(events))),
+        told=told,
+        arrivals=keep("arrivals", arrivals_of(lanes, comings, told, worked)),
         expiring=expiring,
         led=keep("led", led_of(events, expiring)),
         collected=collected,

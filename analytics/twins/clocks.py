@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from analytics.twins.groups import idle_of
+from analytics.twins.delays import Delays
+from analytics.twins.groups import idle_of, standing_letters
 from analytics.twins.knowledge import Marks
 from analytics.twins.patterns import denied_of_any
 from analytics.twins.record import NEVER, Evidence, RecordedOperation, Time
@@ -38,6 +39,27 @@ def realtime_order(run: Run) -> Iterable[Evidence]:
                 fields = {"topic": topic, "producer": producer, "counter": counter}
                 ids = {"id": id_, "other_id": reached.id}
                 yield run.row(reached.operation, own, **fields, **ids)
+    yield from _arrived_late(run)
+
+
+def _arrived_late(run: Run) -> Iterable[Evidence]:
+    """Find the same of what came with a delay, and of dead letters."""
+    for own in Delays(run).all.values():
+        first = own.first_try
+        for id_, answers in own.came.items():
+            if first is None:
+                break
+            reached = run.knowledge.reached_before(own.topic, first.host, first.time)
+            if reached is not None and reached.id >= id_:
+                fields = {"topic": own.topic, "producer": own.producer, "counter": own.counter}
+                ids = {"id": id_, "other_id": reached.id}
+                yield run.row(reached.operation, answers[0], **fields, **ids)
+    for letter in standing_letters(run):
+        for host, time in letter.since.items():
+            reached = run.knowledge.reached_before(letter.topic, host, time)
+            if reached is not None and reached.id >= letter.id:
+                ids = {"id": letter.id, "other_id": reached.id}
+                yield run.row(reached.operation, letter.answers[0], topic=letter.topic, **ids)
 
 
 def _behind_the_clock(run: Run) -> Iterable[Evidence]:
@@ -52,9 +74,18 @@ def _behind_the_clock(run: Run) -> Iterable[Evidence]:
                 said[answer.named, id_].setdefault(at_ms, answer)
     for marks in latest.values():
         marks.seal()
-    for (topic, id_), times in said.items():
-        for producer, _, counter in run.knowledge.at.get((topic, id_), ()):
-            first = run.knowledge.first_try((producer, topic, counter))
+    tried = [
+        ((topic, id_), producer, counter, run.knowledge.first_try((producer, topic, counter)))
+        for topic, id_ in said
+        for producer, _, counter in run.knowledge.at.get((topic, id_), ())
+    ]
+    tried += [
+        ((own.topic, id_), own.producer, own.counter, own.first_try)
+        for own in Delays(run).all.values()
+        for id_ in own.came
+    ]
+    for (topic, id_), producer, counter, first in tried:
+        if times := said.get((topic, id_)):
             known = None if first is None else latest[first.host].before(first.time)
             if known is not None and known.id > min(times):
                 fields = {"topic": topic, "producer": producer, "counter": counter, "id": id_}

@@ -278,7 +278,8 @@ def a_dead_letter_stands_once_and_its_publication_is_given_up(run: RunRecorder) 
             of_group(run, 1, "twice", seen, seen),
             of_group(run, 2, "acknowledged", done, seen),
             of_group(run, 3, "leased", seen, again),
-        ]
+        ],
+        "realtime_order": [row(run, topic="dead", id=4, other_id=4, operations=(seen, seen))],
     }
 
 
