@@ -62,7 +62,7 @@ def _arrived_late(tables: Tables) -> DataFrame:
         *(*SPOT, "seen", "at"),
         *(F.col("since_ns").alias("t_ns"), (F.col("id") - 1).alias("known")),
     )
-    marks = extents_of(tables.puts, tables.gets, tables.doubts.claims)
+    marks = only(extents_of(tables.puts, tables.gets, tables.doubts.claims), asks, TOPIC)
     proof = F.max(F.struct("mark", "seen")).alias("proof")
     found = as_of.overtaken(asks, marks, TIMELINE).groupBy(*SPOT).agg(proof)
     found = found.select(*SPOT, "proof.*")
