@@ -2,11 +2,11 @@
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
-from analytics.common.schema import DIGEST_DIGITS, KEY, evidence, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.schema import KEY, evidence, operation
+from analytics.common.table_store import is_never_any, none_of, settled
+from analytics.tables import keys
 from analytics.tables.groups import NS_OF_MS, every_take_of
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
@@ -22,24 +22,36 @@ def purge(tables: Tables) -> DataFrame:
     somebody had been told is gone.
 
     The purges of an application's cluster stand in no record of it: what it is told is believed.
-    What is said to have expired is held against what its PUT asked for, where that is on record; so
-    is a `gap` that no purge explains where something expires: who knows no expiry is told that.
-    What is said to be compacted away is held against the keys of what was put.
+    What is said to have expired is held against what its PUT asked for, where that is on record.
+    What is said to be compacted away is held against the keys of what was put. Who knows no expiry
+    is told a `gap` of both: one that no purge and nothing replaced explains is held against what
+    there is in its topic.
     """
-    told, names = _not_named(tables), ["run_id", "topic"]
-    expiring = F.broadcast(tables.expiring)
-    gaps = told.where(F.col("gone_as") == "gap").join(expiring, names, "leftsemi")
-    others = told.where(F.col("gone_as") == "purged").unionByName(
-        told.where(F.col("gone_as") == "gap").join(expiring, names, "leftanti")
-    )
+    told, replaced = _not_named(tables), _replaced(tables)
+    gaps = told.where(F.col("gone_as") == "gap").join(replaced, list(KEY), "leftanti")
+    kinds = F.broadcast(tables.expiring)
+    gaps = gaps.join(kinds, ["run_id", "topic"], "left")
+    gaps = gaps if is_never_any(told) else settled(gaps)
+    plain = gaps.where(F.col("is_compacted").isNull()).select(*told.columns)
+    others = told.where(F.col("gone_as") == "purged").unionByName(plain)
     unsaid = others.withColumn("id", F.col("last")).select(*_evidence("unsaid", F.lit(None)))
     expired = tables.gets.where(F.col("gone_as") == "expired").select(*TOLD, one_host())
+    of_expiry = _of_expiry(
+        expired.unionByName(gaps.where("has_expiry").select(*told.columns)), tables
+    )
+    both = gaps.where(F.col("has_expiry") & F.col("is_compacted")).select(*KEY)
+    compacted = gaps.where("is_compacted").select(*told.columns, "has_expiry")
+    if not is_never_any(of_expiry):
+        of_expiry = settled(of_expiry)
+        not_expired = of_expiry.select(*KEY, F.lit(True).alias("is_not_expired")).distinct()
+        compacted = compacted.join(not_expired, list(KEY), "left")
+        compacted = compacted.where(~F.col("has_expiry") | F.col("is_not_expired"))
+        of_expiry = of_expiry.join(both, list(KEY), "leftanti")
     return (
         unsaid.unionByName(_kept(tables))
-        .unionByName(_of_expiry(expired, tables))
-        .unionByName(_of_expiry(gaps, tables))
-        .unionByName(_of_compaction(tables))
-        .unionByName(_alive(tables))
+        .unionByName(of_expiry.select(*_evidence(F.col("word"), F.lit(None))))
+        .unionByName(_of_compaction(compacted.select(*told.columns), tables))
+        .unionByName(_alive(tables, replaced))
         .unionByName(_late(tables))
     )
 
@@ -116,7 +128,7 @@ def _not_named(tables: Tables) -> DataFrame:
 def _of_expiry(told: DataFrame, tables: Tables) -> DataFrame:
     """Find the lowest ids of an answer that never expire (`unsaid`), or had not yet (`early`)."""
     if is_never_any(told):
-        return told.select(*evidence())
+        return told.select(*ROW, F.lit("").alias("word"), F.col("first").alias("id"))
     ends = intervals.split(told.drop("gone_as"))
     stored = only(acknowledged_runs(tables.puts), told, ("run_id", "topic")).select(
         *("run_id", "topic", "first", "last", "invoke_ns", "duplicate", "expires"),
@@ -143,102 +155,59 @@ def _of_expiry(told: DataFrame, tables: Tables) -> DataFrame:
         .where(F.col("word").isNotNull())
         .groupBy(*ROW, "word")
         .agg(F.min("id").alias("id"))
-        .select(*_evidence(F.col("word"), F.lit(None)))
     )
 
 
-def _of_compaction(tables: Tables) -> DataFrame:
+def _of_compaction(gaps: DataFrame, tables: Tables) -> DataFrame:
     """Find the lowest ids that nothing can have replaced (`unsaid`), that nothing did (`latest`),
     and that were stored while the subscription stood that was told so (`unread`).
     """
     told = tables.gets.where(F.col("gone_as") == "compacted").select(*TOLD, one_host())
+    told = told.unionByName(gaps)
     if is_never_any(told):
         return told.withColumn("id", F.col("first")).select(*_evidence("unsaid", F.lit(None)))
-    told = settled(told)
-    puts = _puts_of(told, tables)
-    known = _known(puts)
-    ends = _stored_behind(told, puts)
-    pairs = (
-        told.join(ends, list(KEY), "left")
-        .join(_stood(told, tables), list(KEY), "left")
-        .join(known, ["run_id", "topic"])
-        .where(F.col("id").between(F.col("first"), F.col("last")))
-    )
-    is_known = (F.col("id") < F.col("behind_id")) & (F.col("run_last") >= F.col("behind_id") - 1)
-    is_next = F.coalesce(F.col("next_id") < F.col("behind_id"), F.lit(False))
-    is_latest = F.col("marked") & F.col("key").isNotNull() & is_known & ~is_next
-    is_unread = ~F.col("duplicate") & (F.col("put_at") == F.col("at"))
-    is_unread = is_unread & (F.col("put_ns") > F.col("stood_ns"))
     words = F.array_compact(
         F.array(
-            F.when(~F.col("marked"), "unsaid"),
-            F.when(is_latest, "latest"),
-            F.when(is_unread, "unread"),
+            F.when(F.col("is_keyless"), "unsaid"),
+            F.when(F.col("is_latest"), "latest"),
+            F.when(F.col("is_unread"), "unread"),
         )
     )
     return (
-        pairs.withColumn("word", F.explode(words))
+        _ids_of(settled(told), tables)
+        .withColumn("word", F.explode(words))
         .groupBy(*ROW, "word")
         .agg(F.min("id").alias("id"))
         .select(*_evidence(F.col("word"), F.lit(None)))
     )
 
 
-def _puts_of(told: DataFrame, tables: Tables) -> DataFrame:
-    """Return what was put to the topics of which somebody was told so, with its keys."""
-    topics = F.broadcast(told.select("run_id", "topic").distinct())
-    marks = tables.told.where(F.col("f") == "put").select(*KEY, "marked", "keyed", "keys")
-    return settled(
-        acknowledged_runs(tables.puts)
-        .join(topics, ["run_id", "topic"], "leftsemi")
-        .join(marks, list(KEY), "left")
-        .select(
-            *(*KEY, "topic", "first", "last", "duplicate", "marked", "keyed", "keys"),
-            one_host().alias("put_at"),
-            F.col("invoke_ns").alias("put_ns"),
-        )
-    )
+def _ids_of(told: DataFrame, tables: Tables) -> DataFrame:
+    """Return the ids of which answers say that they are gone, and what is known of their keys."""
+    is_unread = ~F.col("duplicate") & (F.col("put_at") == F.col("at"))
+    is_unread = is_unread & F.coalesce(F.col("put_ns") > F.col("stood_ns"), F.lit(False))
+    ids = keys.of_ids(told, tables).join(_stood(told, tables), list(KEY), "left")
+    return ids.withColumn("is_unread", is_unread)
 
 
-def _known(puts: DataFrame) -> DataFrame:
-    """Return each id that was put: its key, where the next one of that is, and up to where all
-    behind it are known.
+def _replaced(tables: Tables) -> DataFrame:
+    """Return (KEY) of the gaps that may be what is compacted away, as all of each was replaced.
+
+    Perhaps nobody was told that the topic is compacted.
     """
-    topic = W.partitionBy("run_id", "topic")
-    place = F.array_position("keyed", F.col("id"))
-    start = ((place - 1) * DIGEST_DIGITS + 1).cast("int")
-    key = F.when(place > 0, F.substr("keys", start, F.lit(DIGEST_DIGITS)))
-    first_said = W.partitionBy("run_id", "topic", "id").orderBy("duplicate", "put_ns", "op_id")
-    begins = F.coalesce(F.col("id") != F.lag("id").over(topic.orderBy("id")) + 1, F.lit(True))
-    return (
-        puts.withColumn("id", F.explode(F.sequence("first", "last")))
-        .withColumn("place", F.row_number().over(first_said))
-        .where(F.col("place") == 1)
-        .select(
-            *("run_id", "topic", "id", "duplicate", "put_at", "put_ns"),
-            F.coalesce(F.array_contains("marked", F.col("id")), F.lit(False)).alias("marked"),
-            key.alias("key"),
-            begins.cast("int").alias("begins"),
-        )
-        .withColumn("run", F.sum("begins").over(topic.orderBy("id")))
-        .withColumn("run_last", F.max("id").over(W.partitionBy("run_id", "topic", "run")))
-        .withColumn(
-            "next_id", F.lead("id").over(W.partitionBy("run_id", "topic", "key").orderBy("id"))
-        )
-    )
-
-
-def _stored_behind(told: DataFrame, puts: DataFrame) -> DataFrame:
-    """Return for each answer the lowest id that was surely stored after it came."""
-    later = puts.where(~F.col("duplicate")).select(
-        *("run_id", "topic"), F.col("put_at").alias("at"), "put_ns", F.col("first").alias("put_id")
-    )
-    return (
-        told.join(later, ["run_id", "topic", "at"])
-        .where(F.col("put_ns") > F.col("end_ns"))
-        .groupBy(*KEY)
-        .agg(F.min("put_id").alias("behind_id"))
-    )
+    gaps = tables.gets.where(F.col("gone_as") == "gap").select(*TOLD, one_host())
+    if is_never_any(tables.told):
+        gaps = none_of(gaps)
+    if not is_never_any(gaps):
+        keyed = tables.told.where((F.col("f") == "put") & F.col("keyed").isNotNull())
+        topics = F.broadcast(keyed.select("run_id", "topic").distinct())
+        gaps = settled(gaps.join(topics, ["run_id", "topic"], "leftsemi"))
+    if is_never_any(gaps):
+        return gaps.select(*KEY)
+    is_its = F.col("is_replaced") & ~F.col("is_unread")
+    counted = _ids_of(gaps, tables).groupBy(*KEY).agg(F.count_if(is_its).alias("count"))
+    all_of_it = F.col("count") == F.col("last") - F.col("first") + 1
+    return settled(gaps.join(counted, list(KEY)).where(all_of_it).select(*KEY))
 
 
 def _stood(told: DataFrame, tables: Tables) -> DataFrame:
@@ -272,7 +241,7 @@ def _kept(tables: Tables) -> DataFrame:
     return _given_of(tables, done, "kept")
 
 
-def _alive(tables: Tables) -> DataFrame:
+def _alive(tables: Tables, replaced: DataFrame) -> DataFrame:
     """Find what was given to anybody after somebody had been told that it is gone.
 
     Of what was purged or dropped, all below is gone as well; of what has expired or was replaced,
@@ -282,7 +251,10 @@ def _alive(tables: Tables) -> DataFrame:
     expiring = F.broadcast(tables.expiring.select(*names, F.lit(True).alias("expires")))
     told = with_application(tables.gets.where("tells_of_purge"), tables)
     told = told.join(expiring, names, "left")
+    of_keys = replaced.withColumn("is_replaced", F.lit(True))
+    told = told.join(F.broadcast(of_keys), list(KEY), "left")
     is_gap = (F.col("gone_as") == "gap") & ~F.col("is_application") & F.col("expires").isNull()
+    is_gap = is_gap & F.col("is_replaced").isNull()
     is_for_good = (F.col("gone_as") == "purged") | is_gap
     up_to = told.where(is_for_good).select(
         F.col("run_id").alias("purge_run_id"),

@@ -99,7 +99,9 @@ def _asks(tables: Tables, takes: DataFrame) -> DataFrame:
     judged = (
         groups.where(is_plain & ~F.col("is_application"))
         .join(
-            gone.unionByName(tables.expiring.drop("is_compacted")), ["run_id", "topic"], "leftanti"
+            gone.unionByName(tables.expiring.select("run_id", "topic")),
+            ["run_id", "topic"],
+            "leftanti",
         )
         .select(*GROUP)
     )

@@ -315,8 +315,8 @@ def forgotten_of(events: DataFrame) -> DataFrame:
 
 
 def expiring_of(events: DataFrame) -> DataFrame:
-    """Return (run_id, topic, is_compacted) of the topics to which something was put that expires,
-    and of those that are compacted, as somebody was told.
+    """Return (run_id, topic, is_compacted, has_expiry) of the topics to which something was put
+    that expires, and of those that are compacted, as somebody was told.
     """
     is_put = (F.col("f") == "put") & F.col("expires").isNotNull()
     is_told = is_told_of_purge() & (F.col("error") == "compacted")
@@ -327,7 +327,7 @@ def expiring_of(events: DataFrame) -> DataFrame:
     return (
         events.where(is_put | is_compacted)
         .groupBy("run_id", topic)
-        .agg(F.bool_or(is_compacted).alias("is_compacted"))
+        .agg(F.bool_or(is_compacted).alias("is_compacted"), F.bool_or(is_put).alias("has_expiry"))
     )
 
 

@@ -7,9 +7,10 @@ What lives here: `gap`, the subscriber's half of `reordered`, `duplicate_deliver
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from analytics.twins.compaction import Keys, named, unread
 from analytics.twins.group_standing import of_groups
 from analytics.twins.patterns import has, missed
 from analytics.twins.record import (
@@ -407,10 +408,10 @@ def _told_wrongly(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
         yield from _of_expiry(run, get)
     elif get.error == "compacted":
         yield from _of_compaction(run, get)
-    elif run.is_application or any(_names(one, get) for one in run.purges):
+    elif run.is_application or _is_explained(run, get):
         return
     elif get.error == "gap" and get.named in run.expiring:
-        yield from _of_expiry(run, get)
+        yield from _of_gap(run, get)
     else:
         yield _of_purge(run, get, max(get.ids()), None, "unsaid")
 
@@ -462,9 +463,18 @@ def _given_late(
                 return
 
 
+def _of_gap(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
+    """Find what is wrong with a gap where something expires, or that is compacted: it is of one."""
+    of_expiry = list(_of_expiry(run, get)) if get.named in run.expires else []
+    if get.named not in run.compacted:
+        yield from of_expiry
+    elif of_expiry or get.named not in run.expires:
+        yield from _of_compaction(run, get)
+
+
 def _of_expiry(run: Run, get: RecordedOperation) -> Iterable[Evidence]:
     """Find the lowest ids that never expire (`unsaid`), and that had not yet (`early`)."""
-    told = range(min(get.ids()), max(get.ids()) + 1)
+    told = named(get)
     found: dict[str, int] = {}
     for put in run.stored_in.get(get.named, ()):
         first = put.first_id or 0
@@ -482,58 +492,15 @@ def _of_compaction(run: Run, get: RecordedOperation) -> Iterator[Evidence]:
     """Find the lowest ids that nothing can have replaced (`unsaid`), that nothing did (`latest`),
     and that were stored while this subscription stood (`unread`).
     """
-    told = range(min(get.ids()), max(get.ids()) + 1)
-    said = sorted(
-        run.stored_in.get(get.named, ()), key=lambda put: (put.is_duplicate, put.invoke, put.op_id)
-    )
-    known: dict[int, RecordedOperation] = {}
-    for put in said:
-        for id_ in range(put.first_id or 0, (put.first_id or 0) + put.count):
-            known.setdefault(id_, put)
-    end = min(
-        (
-            put.first_id or 0
-            for put in run.stored_in.get(get.named, ())
-            if not put.is_duplicate and put.host == get.host and put.invoke > get.end
-        ),
-        default=0,
-    )
-    stood = _stood_since(run, get)
-    found: dict[str, int] = {}
-    for id_ in (each for each in told if each in known):
-        put = known[id_]
-        if id_ not in put.properties:
-            found.setdefault("unsaid", id_)
-        elif id_ in put.keys and _is_latest(known, id_, end):
-            found.setdefault("latest", id_)
-        is_ours = not put.is_duplicate and put.host == get.host
-        if stood is not None and is_ours and put.invoke > stood:
-            found.setdefault("unread", id_)
-    for word, id_ in found.items():
-        yield _of_purge(run, get, id_, None, word)
-
-
-def _is_latest(known: Mapping[int, RecordedOperation], id_: int, end: int) -> bool:
-    """Whether no publication behind that one, and before `end`, has its key: all are known."""
-    behind = range(id_ + 1, end)
-    key = known[id_].keys[id_]
-    return id_ < end and all(each in known and known[each].keys.get(each) != key for each in behind)
-
-
-def _stood_since(run: Run, get: RecordedOperation) -> Time | None:
-    """Return since when a subscription surely stands that a GET is of; None: it is not known."""
-    controls = [
-        one
-        for f in ("sub", "unsub")
-        for one in run.of(f)
-        if (one.client, one.topic) == (get.client, get.named) and one.invoke < get.end
-    ]
-    if not controls or any(one.host != get.host or one.outcome == "info" for one in controls):
-        return None
-    last = max(controls, key=lambda one: (one.invoke, one.op_id))
-    if last.f != "sub" or not last.is_ok:
-        return None
-    return max(one.end for one in controls)
+    keys = Keys(run, get.named, get)
+    of_words = {
+        "unsaid": (id_ for id_ in named(get) if keys.is_keyless(id_)),
+        "latest": (id_ for id_ in named(get) if keys.is_latest(id_)),
+        "unread": unread(run, get, keys),
+    }
+    for word, ids in of_words.items():
+        if (id_ := min(ids, default=None)) is not None:
+            yield _of_purge(run, get, id_, None, word)
 
 
 def _is_early(put: RecordedOperation, get: RecordedOperation, ms: int) -> bool:
@@ -542,6 +509,11 @@ def _is_early(put: RecordedOperation, get: RecordedOperation, ms: int) -> bool:
     Clocks of two machines may differ by a hundredth in how fast they go.
     """
     return (get.end - put.invoke) * 100 < 99 * ms * NS_OF_MS
+
+
+def _is_explained(run: Run, get: RecordedOperation) -> bool:
+    """Whether a purge names all that an answer says is gone, or all of a gap was replaced."""
+    return get.key in run.replacements or any(_names(one, get) for one in run.purges)
 
 
 def _names(purge: PurgeRow, get: RecordedOperation) -> bool:
@@ -581,7 +553,7 @@ def _is_for_good(run: Run, get: RecordedOperation) -> bool:
     or was replaced, which who does not know these words is told with that for what was dropped.
     """
     is_gap = get.error == "gap" and not run.is_application and get.named not in run.expiring
-    return get.error == "purged" or is_gap
+    return get.error == "purged" or (is_gap and get.key not in run.replacements)
 
 
 def _given_again(

@@ -325,8 +325,12 @@ class Record:
     @cached_property
     def expiring(self) -> set[str]:
         """The topics to which something was put that expires, and those that are compacted."""
-        expires = {put.topic.removesuffix(LANE) for put in self.of("put") if put.may_expire}
-        return expires | self.compacted
+        return self.expires | self.compacted
+
+    @cached_property
+    def expires(self) -> set[str]:
+        """The topics to which something was put that expires."""
+        return {put.topic.removesuffix(LANE) for put in self.of("put") if put.may_expire}
 
     @cached_property
     def compacted(self) -> set[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from analytics.twins.compaction import replacements_of
 from analytics.twins.knowledge import Knowledge
 from analytics.twins.record import Event, Record, fill
 from analytics.twins.standing import Standing
@@ -25,6 +26,11 @@ class Run(Record):
     def standing(self) -> Standing:
         """Who was subscribed to what, and when."""
         return Standing(self)
+
+    @cached_property
+    def replacements(self) -> set[tuple[str, int]]:
+        """The gaps that replaced publications explain."""
+        return replacements_of(self)
 
 
 def read(
