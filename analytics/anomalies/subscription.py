@@ -7,6 +7,7 @@ from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.arrivals import brought_of, letter_topics_of
+from analytics.tables import keys
 from analytics.tables.following import (
     DURING,
     WILD,
@@ -171,11 +172,52 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
     too_early = (
         timed.join(known, ["run_id", "topic", "at"])
         .where(inside & (F.col("known_ns") < F.col("invoke_ns")))
-        .select(*columns)
+        .select(*columns, "id")
         .distinct()
     )
+    if not is_never_any(timed):
+        too_early = _were_there(settled(too_early), tables)
+    too_early = too_early.select(*columns).distinct()
     rows = wrong.unionByName(too_late).unionByName(too_early)
     return rows.select(*_evidence("start"))
+
+
+def _were_there(older: DataFrame, tables: Tables) -> DataFrame:
+    """Return those of the ids behind a start at a time that were surely there when it was found:
+    what is compacted away has no time.
+    """
+    if is_never_any(older):
+        return older
+    spans = older.withColumns({"first": F.col("id"), "last": F.col("id")}).drop("id")
+    same = [*KEY, "id"]
+    of_keys = keys.of_ids(spans, tables).select(*same, "is_keyless", "is_latest", "is_replaced")
+    inside = F.col("id").between(F.col("given_first"), F.col("given_last"))
+    given = tables.deliveries.where(~F.col("tells_of_purge")).select(
+        *("run_id", "topic"),
+        one_host(),
+        F.col("first").alias("given_first"),
+        F.col("last").alias("given_last"),
+        F.col("invoke_ns").alias("asked_ns"),
+    )
+    later = (
+        given.join(F.broadcast(older), ["run_id", "topic", "at"])
+        .where(inside & (F.col("asked_ns") > F.col("end_ns")))
+        .select(*same, F.lit(True).alias("is_given"))
+        .distinct()
+    )
+    kinds = F.broadcast(tables.expiring.select("run_id", "topic", "is_compacted"))
+    no = F.lit(False)
+    is_of_compacted = F.coalesce(F.col("is_keyless") | F.col("is_latest"), no)
+    is_kept = F.when(F.coalesce("is_compacted", no), is_of_compacted).otherwise(
+        ~F.coalesce("is_replaced", no)
+    )
+    return (
+        older.join(kinds, ["run_id", "topic"], "left")
+        .join(of_keys, same, "left")
+        .join(later, same, "left")
+        .where(is_kept | F.coalesce("is_given", no))
+        .select(*older.columns)
+    )
 
 
 def _missed(tables: Tables) -> DataFrame:

@@ -80,6 +80,22 @@ def unread(run: Record, get: RecordedOperation, keys: Keys) -> list[int]:
     ]
 
 
+def were_there(run: Record, control: RecordedOperation, ids: list[int]) -> bool:
+    """Whether any of these ids was surely there when a start was looked for."""
+    keys, is_compacted = Keys(run, control.topic, control), control.topic in run.compacted
+    later = [
+        set(get.ids())
+        for get in run.brought_of.get(control.topic, ())
+        if get.host == control.host and get.invoke > control.end
+    ]
+    for id_ in ids:
+        is_of_compacted = keys.is_keyless(id_) or keys.is_latest(id_)
+        is_kept = is_of_compacted if is_compacted else not keys.is_replaced(id_)
+        if is_kept or any(id_ in each for each in later):
+            return True
+    return False
+
+
 def named(get: RecordedOperation) -> range:
     """Return the ids of which an answer says that they are gone."""
     return range(min(get.ids()), max(get.ids()) + 1)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
+from analytics.twins.compaction import were_there
 from analytics.twins.record import NEVER, Event, Publication, Record, RecordedOperation, Time
 
 
@@ -171,15 +172,19 @@ class Knowledge:
         )
 
     def begins_early(self, control: RecordedOperation, start: str) -> bool:
-        """Whether an id above a start at a time was known before, and has a smaller time."""
+        """Whether an id above a start at a time was known before, and has a smaller time; not one
+        that may have been compacted away by then.
+        """
         if start[:1] != "@" or not start[1:].isdecimal() or control.last_id is None:
             return False
-        return any(
-            id_ > control.last_id
+        older = [
+            id_
+            for id_, at_ms in self.times.get(control.topic, {}).items()
+            if id_ > control.last_id
             and at_ms < int(start[1:])
             and self.known_since(control.topic, id_, control.host) < control.invoke
-            for id_, at_ms in self.times.get(control.topic, {}).items()
-        )
+        ]
+        return bool(older) and were_there(self._record, control, older)
 
     # --- how it is made ---------------------------------------------------------------------------
 

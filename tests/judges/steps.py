@@ -110,6 +110,24 @@ def keyed(run: RunRecorder, counter: int, keys: str, producer: str = "p", **fiel
     return stored(run, producer, counter, counter, len(keys), **said, **fields)
 
 
+def timed(run: RunRecorder, client: str, keys: str) -> None:
+    """Record publications, each put by itself, with these keys, a question mark where no answer
+    came; and that a client, which subscribed before, has read them, with times: 100, 200 and so on.
+    """
+    run.sub(client, "t", 0)
+    for number, key in enumerate(keys, 1):
+        if key == "?":
+            unclear(run, "p", number)
+        else:
+            keyed(run, number, key)
+    ids = {n: KEY_DIGESTS[key] for n, key in enumerate(keys, 1) if key in KEY_DIGESTS}
+    marks = {"marked": [*ids], "properties": "".join(ids.values())} if ids else {}
+    times = [[number, number, 100 * number] for number in range(1, len(keys) + 1)]
+    given = [(number, "p", number) for number in range(1, len(keys) + 1)]
+    got(run, client, 0, *given, times=times, **marks)
+    got(run, client, len(keys))
+
+
 # --- beginnings, patterns, gaps, groups -----------------------------------------------------------
 
 
@@ -286,6 +304,7 @@ STEPS: Final[dict[str, Callable[..., Any]]] = {
         three,
         brief,
         keyed,
+        timed,
         publishes,
         begins,
         seeks,
