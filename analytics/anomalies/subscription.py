@@ -6,8 +6,8 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.arrivals import brought_of, letter_topics_of
 from analytics.tables import keys
+from analytics.tables.arrivals import brought_of, letter_topics_of
 from analytics.tables.following import (
     DURING,
     WILD,
