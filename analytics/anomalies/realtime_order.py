@@ -37,11 +37,12 @@ def realtime_order(tables: Tables) -> DataFrame:
             ),
         )
     )
-    if is_never_any(tables.arrivals):
-        return late.unionByName(_behind_the_clock(tables, tables.late.select(*SPOT)))
-    arrived = settled(_arrived_late(tables))
-    spots = tables.late.select(*SPOT).unionByName(arrived.select(*SPOT))
-    return late.unionByName(arrived).unionByName(_behind_the_clock(tables, spots))
+    others = _behind_the_clock(tables)
+    if not is_never_any(tables.arrivals):  # a publication is late once: by its id, or by its time
+        both = _arrived_late(tables).unionByName(others)
+        row = F.max_by(F.struct(*both.columns), F.coalesce("other_id", F.lit(0))).alias("row")
+        others = both.groupBy(*SPOT).agg(row).select("row.*")
+    return late.unionByName(others)
 
 
 def _arrivals(tables: Tables) -> DataFrame:
@@ -79,7 +80,8 @@ def _arrived_late(tables: Tables) -> DataFrame:
     )
 
 
-def _behind_the_clock(tables: Tables, late: DataFrame) -> DataFrame:
+def _behind_the_clock(tables: Tables) -> DataFrame:
+    late = tables.late.select(*SPOT)
     times = settled(times_of(runs_of(tables.told)))
     if is_never_any(times):
         return times.select(*evidence())

@@ -713,8 +713,10 @@ class GroupWorker(Newcomer):
         return self.reached
 
     def buries(self, at: int = 0) -> Operation:
-        """Be given the dead letter of it, as if it stood in the same topic, on another one."""
-        topic, id_ = self._like["topic"], at or self.reached
+        """Be given the dead letter of it, as if it stood in the same topic, on another one: on the
+        next, which nobody knew when it was leased.
+        """
+        topic, id_ = self._like["topic"], at or self.reached + 1
         take = self.takes(letters=[(id_, topic, self.group, self.reached)])
         self._scene.also("inconsistent_id", take, id_)
         return take
@@ -1093,7 +1095,7 @@ def dead_letter(scene: Scene, victim: Victim) -> int:
     worker = GroupWorker(scene, victim, max_attempts=1)
     worker.takes(1, 1)
     worker.buries()
-    worker.buries(worker.reached + 1)
+    worker.buries(worker.reached + 2)
     return worker.ends()
 
 
@@ -1244,8 +1246,9 @@ def delayed_aborted(scene: Scene, victim: Victim) -> int:
 def delayed_future(scene: Scene, victim: Victim) -> int:
     """What is delayed comes before it is put."""
     owner = TopicOwner(scene, victim, "s")
-    owner.given("s", 1, 1)
+    get = owner.given("s", 1, 1)
     owner.delays(1, 1)
+    scene.also("realtime_order", get, 1)  # it was known before it was put
     owner.closes()
     return 1
 
