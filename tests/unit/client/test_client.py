@@ -23,6 +23,7 @@ from flotilla_client import (
     TopicInUse,
     Unavailable,
     UnknownClient,
+    protocol,
 )
 from flotilla_client.client import endpoints_of
 from flotilla_client.protocol import (
@@ -254,6 +255,19 @@ def test_a_backlog_that_stays_full_is_said_and_definite(node: FakeNode) -> None:
         with impatient(client), pytest.raises(BacklogFull) as caught:
             client.publish("t", "x")
         assert caught.value.definite
+        assert client.next_counter("t") == 1
+
+
+def test_all_batches_of_a_call_that_a_full_backlog_refuses_leave_the_outbox(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "BATCH_COUNT_MAX", 2)
+    node.always(PUT, nak("backlog_full", limit=9))
+    with client_of(node) as client:
+        with impatient(client), pytest.raises(BacklogFull) as caught:
+            client.publish_many("t", [*"abcdef"])
+        assert (caught.value.definite, caught.value.details["withdrawn"]) == (True, 6)
+        assert client._session.state.outbox() == []
         assert client.next_counter("t") == 1
 
 

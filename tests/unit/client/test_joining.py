@@ -131,6 +131,20 @@ def test_a_connection_that_comes_late_makes_no_deadline_later(node: FakeNode) ->
         assert not joined.is_work
 
 
+def test_who_waits_for_what_was_published_before_waits_for_its_answer(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        session, wire = client._session, SlowWire()
+        wire.is_connected = True
+        joined = session.joined(wire, lambda error, then: then(error), lambda: 0.0)
+        published = session.put("t", ["x"], 300.0, lambda: None)
+        flushed = Call("t", (), 300.0, lambda: None)
+        joined.add(published)
+        joined.add(flushed)
+        joined.turn()
+        assert (published.is_stored, published.is_over, flushed.is_over) == (True, False, False)
+
+
 def test_who_has_as_much_time_as_the_opening_hears_why_that_failed(node: FakeNode) -> None:
     with client_of(node) as client:
         session, clock = client._session, [0.0]
@@ -559,6 +573,22 @@ def test_what_a_task_enqueues_stands_behind_what_was_put_before(
 
     awaited(node, work)
     assert [text_of(each) for each in node.cluster.topics["t"]] == [b"put", b"enqueued"]
+
+
+def test_what_a_task_enqueues_stands_behind_what_waits_for_an_answer(node: FakeNode) -> None:
+    async def work(client: AsyncClient) -> None:
+        with node.cluster.lock:
+            tasks = [asyncio.create_task(client.publish("t", "under way"))]
+            await asyncio.to_thread(node.await_requests, PUT, 1)
+            tasks += [asyncio.create_task(client.publish("t", "waits"))]
+            await asyncio.sleep(0)
+            enqueuing = asyncio.create_task(client.enqueue("t", ["enqueued"]))
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks, enqueuing)
+        await client.flush()
+
+    awaited(node, work)
+    assert node.cluster.topics["t"] == [b"under way", b"waits", b"enqueued"]
 
 
 def test_tasks_take_up_the_id_once(node: FakeNode) -> None:

@@ -214,6 +214,21 @@ def test_a_running_client_takes_up_its_id_anew_and_asks_the_same_again(node: Fak
     assert node.of_type(SUB)[-1].body["sequence"] > node.of_type(REQUEST_ID)[-2].body["sequence"]
 
 
+def test_operations_that_meet_one_recovery_take_up_the_id_once(node: FakeNode) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint) as client:
+            await client.topics()
+            node.script(TOPICS, nak("recovered"), nak("recovered"))
+            with node.cluster.lock:
+                tasks = [asyncio.create_task(client.topics()) for _ in range(2)]
+                await asyncio.to_thread(node.await_requests, TOPICS, 3)
+            await asyncio.gather(*tasks)
+
+    asyncio.run(work())
+    assert [request.epoch for request in node.of_type(TOPICS)] == [1, 1, 1, 2, 2]
+    assert len(node.of_type(REQUEST_ID)) == 2
+
+
 @pytest.mark.parametrize("refusal", ["recovered", "counter_gap"])
 def test_a_running_client_is_told_of_a_loss_and_what_it_puts_is_not_taken(
     node: FakeNode, refusal: str

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flotilla_client import CounterGap, Fenced, Unavailable
+from flotilla_client import CounterGap, Fenced, TooLarge, Unavailable
 from flotilla_client.observer import Silent
 from flotilla_client.operations import Operations, PutResult
 from flotilla_client.pipeline import Pipeline
@@ -159,6 +159,36 @@ def test_a_producer_that_stops_denies_nothing_that_stands_in_its_outbox(
     errors = [future.exception(0) for future in futures]
     assert [isinstance(error, Fenced) and error.definite for error in errors] == [False, False]
     assert [entry.counter for entry in bench.state.outbox("t")] == [2, 3]
+
+
+def test_the_first_of_a_window_alone_is_refused_and_the_rest_stands_in_the_outbox(
+    bench: PipelineBench,
+) -> None:
+    known(bench)
+    futures = bench.publish("one", "two", "three")
+    one, *_ = bench.take()
+    with pytest.raises(TooLarge):
+        bench.answer(one, error="too_large", definite=True, limit=1)
+    errors = [future.exception(0) for future in futures]
+    assert [isinstance(error, TooLarge) and error.definite for error in errors] == [
+        True,
+        False,
+        False,
+    ]
+    assert (bench.queue.lost, bench.queue.kept) == (1, 2)
+
+
+def test_who_was_answered_behind_a_silent_one_is_told_when_the_producer_ends(
+    bench: PipelineBench,
+) -> None:
+    known(bench)
+    silent, answered = bench.publish("one", "two")
+    bench.answer(bench.take()[1])
+    assert not answered.done(), "what is before it may be sent again"
+    bench.pipeline.abandon()
+    assert isinstance(silent.exception(0), Unavailable)
+    assert answered.result(0).id == 3
+    assert [entry.counter for entry in bench.state.outbox("t")] == [2]
 
 
 def test_a_listing_of_several_pages_is_whole(bench: PipelineBench) -> None:

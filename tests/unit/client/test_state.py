@@ -607,6 +607,17 @@ def test_what_was_handed_over_at_another_place_counts_no_more() -> None:
     state.close()
 
 
+def test_what_is_acknowledged_with_what_was_handed_over_already_is_stored(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.raise_cursor("t", 0)
+    state.hand_over("t", 5)
+    state.hand_over("t", 3, cursor=2)
+    state.close()
+    again = State(tmp_path)
+    assert (again.cursor("t"), again.handed("t")) == (2, 5)
+    again.close()
+
+
 def test_who_waits_for_a_hand_over_that_is_known_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

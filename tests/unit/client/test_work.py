@@ -84,6 +84,13 @@ def test_what_is_settled_goes_in_runs_with_the_next_take(bench: WorkBench) -> No
     assert (one.settled, three.settled, five.settled) == ("ack", "nak", "")
 
 
+def test_neighbours_are_given_back_with_a_delay_each(bench: WorkBench) -> None:
+    one, two, three, *_ = bench.items()
+    for item, delay in ((one, 1), (two, 2), (three, 2)):
+        item.nak(delay=delay)
+    assert bench.take()["naks"] == [[1, 1, 1, 1_000], [1, 2, 3, 2_000]]
+
+
 def test_an_item_is_shown_without_the_others(bench: WorkBench) -> None:
     [one, *_] = bench.items()
     assert repr(one.message) in repr(one)

@@ -267,6 +267,45 @@ def test_a_group_buries_what_has_expired_or_lets_it_go(bench: ExpiryBench) -> No
     assert bench.floor == 3
 
 
+def test_a_dead_letter_between_publications_that_expire_stays(bench: ExpiryBench) -> None:
+    bench.ok(Subscribe("s", None, "dead", None))
+    bench.ok(MakeGroup("s", None, "t", None, "g", 1_000, 1, "dead"))
+    bench.publish(expiring(b"buried", 50))
+    bench.passing(50)
+    bench.ok(putting(1, expiring(b"1", 100), topic="dead"))
+    assert bench.ok(Take("s", None, "t", "g", None, 9, 1_000, None, [], [], []))["dead"] == 1
+    bench.ok(putting(2, expiring(b"3", 100), topic="dead"))
+    bench.passing(100)
+    letters = bench.store.read("s", "dead", None, 9, 1_000, 0, True)
+    assert isinstance(letters, Delivery)
+    assert letters.passed is not None
+    assert (_told(letters.passed), letters.first_id, letters.count) == (("expired", 1, 1), 2, 1)
+
+
+def test_who_takes_is_not_given_what_has_expired_before_anything_that_expires_was_committed(
+    bench: ExpiryBench,
+) -> None:
+    bench.ok(MakeGroup("s", None, "t", None, "g", 1_000, 0, ""))
+    take = Take("s", None, "t", "g", None, 9, 1_000, None, [], [], [])
+    for index, (ms, operation) in enumerate(
+        ((0, putting(1, b"1", expiring(b"2", 100))), (100, take)), bench.store.applied_index + 1
+    ):
+        [outcome] = bench.store.apply(index, 1, encode(ms, [operation]))
+    code, taken = answer_of(outcome)
+    assert (code, taken["given"]) == ("ok", [[1, 1, 1]])
+
+
+def test_a_delivery_of_several_entries_says_when_the_first_of_all_expires(
+    bench: ExpiryBench,
+) -> None:
+    bench.publish(b"1", expiring(b"2", 200))
+    bench.publish(b"3", expiring(b"4", 100))
+    bench.publish(expiring(b"5", 300))
+    delivery = bench.store.read("s", "t", None, 100, 1_000_000)
+    assert isinstance(delivery, Delivery)
+    assert (delivery.count, delivery.over_ms) == (5, 100)
+
+
 def test_a_take_lets_go_of_so_much_that_has_expired_and_the_next_one_goes_on(
     bench: ExpiryBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,6 +261,19 @@ def test_who_has_read_all_is_stirred_once_however_much_is_put(
     bench.store.close()
 
 
+def test_a_topic_that_is_sought_back_is_looked_at_again(tmp_path: Path) -> None:
+    bench, names = _many(tmp_path, KEPT_MIN)
+    bench.ok(Subscribe("p", None, names[3], None))  # who has not read it, so that it stays
+    bench.put(0, topic=names[3])
+    bench.ok(Advance("s", None, {names[3]: 1}))
+    assert bench.store.read_any("s", {}, 9, 9) == Delivery("", 0, 0, b"", b"")
+    bench.ok(Seek("s", None, names[3], None, 1, None))
+    delivery = bench.store.read_any("s", {}, 9, 9)
+    assert isinstance(delivery, Delivery)
+    assert (delivery.topic, delivery.first_id) == (names[3], 1)
+    bench.store.close()
+
+
 def test_of_few_topics_nothing_is_kept(tmp_path: Path) -> None:
     bench, names = _many(tmp_path, KEPT_MIN - 1)
     bench.put(0, topic=names[3])
