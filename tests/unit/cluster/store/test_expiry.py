@@ -282,17 +282,24 @@ def test_a_dead_letter_between_publications_that_expire_stays(bench: ExpiryBench
     assert (_told(letters.passed), letters.first_id, letters.count) == (("expired", 1, 1), 2, 1)
 
 
-def test_who_takes_is_not_given_what_has_expired_before_anything_that_expires_was_committed(
+def test_what_is_given_back_and_has_expired_is_not_given_again_though_nothing_is_committed_yet(
     bench: ExpiryBench,
 ) -> None:
     bench.ok(MakeGroup("s", None, "t", None, "g", 1_000, 0, ""))
-    take = Take("s", None, "t", "g", None, 9, 1_000, None, [], [], [])
-    for index, (ms, operation) in enumerate(
-        ((0, putting(1, b"1", expiring(b"2", 100))), (100, take)), bench.store.applied_index + 1
-    ):
-        [outcome] = bench.store.apply(index, 1, encode(ms, [operation]))
-    code, taken = answer_of(outcome)
-    assert (code, taken["given"]) == ("ok", [[1, 1, 1]])
+
+    def uncommitted(ms: int, operation: Operation) -> Any:
+        payload = encode(ms, [operation])
+        [outcome] = bench.store.apply(bench.store.applied_index + 1, 1, payload)
+        return answer_of(outcome)[1]
+
+    def take(naks: list[list[int]]) -> Take:
+        return Take("s", None, "t", "g", None, 9, 1_000, None, [], naks, [])
+
+    uncommitted(0, putting(1, b"1", expiring(b"2", 100)))
+    taken = uncommitted(0, take([]))
+    assert taken["given"] == [[1, 2, 1]]
+    assert uncommitted(100, take([[taken["token"], 1, 2, 0]]))["given"] == [[1, 1, 2]]
+    bench.store.commit()
 
 
 def test_a_delivery_of_several_entries_says_when_the_first_of_all_expires(
