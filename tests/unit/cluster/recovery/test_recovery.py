@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from cluster.members.identity import (
 )
 from cluster.members.membership import UNNAMED
 from cluster.recovery import recovery
+from cluster.recovery.cli import report
 from cluster.recovery.recovery import (
     BACKUP_NAME,
     CLUSTER_ID_MAX,
@@ -213,6 +216,36 @@ def test_in_place_what_was_there_before_is_kept_below(source: Path) -> None:
     store.close()
 
 
+def test_a_swap_and_its_undoing_that_fail_lose_nothing(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(source)
+    move = recovery._move
+
+    def moving(count: int) -> Callable[[Path, Path], None]:
+        """Return what moves so many files and fails then."""
+        left = iter([True] * count)
+
+        def moved(here: Path, there: Path) -> None:
+            if not next(left, False):
+                raise OSError(errno.EIO, "no more")
+            move(here, there)
+
+        return moved
+
+    monkeypatch.setattr(recovery, "_move", moving(4))  # three from their place, one to it
+    with pytest.raises(OSError, match="no more"), Recovery(source, None) as recovering:
+        recovering.finish("new", ["n1", "n2", "n3"])
+    for _ in range(2):
+        monkeypatch.setattr(recovery, "_move", moving(1))
+        with pytest.raises(OSError, match="no more"), Recovery(source, None):
+            pass
+    monkeypatch.setattr(recovery, "_move", move)
+    with Recovery(source, None):
+        pass
+    assert contents(source) == before
+
+
 # A process of its own that forks: this one may have threads, one of which could hold a lock.
 CUTTING = """
 import os
@@ -298,6 +331,17 @@ def test_a_recovery_in_place_that_was_killed_anywhere_begins_again_with_all_ther
         assert (oldest / "store").is_dir()
         step += 1
     assert seen == {"old", "no node", "cut"}
+
+
+def test_a_report_doubts_what_is_not_known_to_be_committed_and_nothing_else(
+    source: Path, tmp_path: Path
+) -> None:
+    with Recovery(source, tmp_path / "new") as recovery:
+        found = recovery.found
+    assert (found.applied_index, found.settled_index, found.last_index) == (3, 3, 5)
+    assert "The last 2 may never have been acknowledged" in report(found)
+    settled = replace(found, settled_index=5)
+    assert "All of them were committed for certain." in report(settled)
 
 
 # --- what is refused ----------------------------------------------------------------------------
