@@ -127,15 +127,18 @@ def test_a_copy_that_can_t_be_made_is_refused(bench: CatchupBench) -> None:
     assert (name, type(refused)) == ("b", SnapshotRefused)
 
 
-def pull(bench: CatchupBench, mangle: Callable[[SnapshotChunk], SnapshotChunk]) -> None:
-    """Pull one copy to its end, each chunk mangled on its way."""
+def pull(
+    bench: CatchupBench, mangle: Callable[[SnapshotChunk], SnapshotChunk], times: int = 1
+) -> None:
+    """Pull one copy to its end, each chunk mangled on its way and coming so many times."""
     bench.fetch.start("a", 0.0)
     for _ in range(1000):
         for _, message in bench.work():
             if isinstance(message, SnapshotRequest):
                 bench.server.request("b", message, 1, 0.0)
             elif isinstance(message, SnapshotChunk):
-                bench.fetch.take_chunk("a", mangle(message), 0.0)
+                for _ in range(times):
+                    bench.fetch.take_chunk("a", mangle(message), 0.0)
         if not bench.fetch.under_way:
             return
     raise AssertionError("the copy never ends")
@@ -231,3 +234,33 @@ def test_a_copy_that_is_too_old_makes_room_for_the_next_one(tmp_path: Path) -> N
     bench.work()
     assert len(sorted(tmp_path.glob("copy-*.db"))) == 1
     assert sorted(tmp_path.glob("copy-*.db")) != first
+
+
+def test_a_copy_that_has_come_whole_outlives_its_source(bench: CatchupBench) -> None:
+    bench.server.request("b", NEW, 1, 0.0)
+    chunk = bench.chunk()
+    bench.fetch.start("a", 0.0)
+    bench.fetch.take_chunk("a", chunk, 0.1)
+    bench.fetch.lost("a")
+    bench.work()
+    assert bench.fetch.ready is not None
+    assert bench.fetch.ready.path.exists()
+
+
+def test_a_piece_that_was_asked_for_twice_and_comes_twice_is_no_damage(
+    bench: CatchupBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catchup, "CHUNK_BYTES", 16 * 1024)
+    pull(bench, lambda chunk: chunk, times=2)
+    assert bench.events == []
+    assert bench.fetch.ready is not None
+
+
+def test_who_could_make_no_copy_makes_one_when_it_can(bench: CatchupBench) -> None:
+    database = bench.server.database
+    bench.server.database = bench.server.directory / "missing" / "store.db"
+    bench.server.request("b", NEW, 1, 0.0)
+    bench.work()
+    bench.server.database = database
+    bench.server.request("b", NEW, 1, 1.0)
+    assert bench.chunk().index == bench.store.applied_index

@@ -504,6 +504,17 @@ def test_a_connection_that_ended_and_began_again_between_two_turns_counts(
     assert stage.read("b") == ["first", "second"]
 
 
+def test_a_copy_whose_source_is_gone_is_asked_of_another_one(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    fetch = stage.replica("c")._fetch
+    fetch.start("b", stage.machine("c").clock())
+    stage.net.break_link("b", "c")
+    stage.turn("c")
+    assert not fetch.under_way
+    fetch.start("a", stage.machine("c").clock())
+    stage.until(lambda: fetch.ready is not None)
+
+
 def test_who_is_connected_and_replaced_takes_no_part_from_the_entry_on(
     make_stage: MakeStage,
 ) -> None:
