@@ -10,10 +10,13 @@ from cluster.members.handshake import (
     REPORT_MS,
     REPORTS_REMEMBERED_MAX,
     Reports,
+    contest,
+    follows,
     identity,
     objection,
 )
-from cluster.wire.messages import Hello, Message, ReadIndex
+from cluster.wire.levels import BUILD
+from cluster.wire.messages import Extension, Hello, Message, ReadIndex
 
 MINE = Hello(1, "c", "b", "i", ("a", "b", "d"), False, None)
 THEIRS = replace(MINE, node="a", incarnation="j")
@@ -52,3 +55,23 @@ def test_trouble_is_reported_once_an_interval_and_memory_is_bounded() -> None:
     for number in range(REPORTS_REMEMBERED_MAX):
         assert reports.due(str(number), 20.0)
     assert reports.due("x", REPORT_MS / 1000 + 0.001)  # forgotten, so reported again
+
+
+def test_a_hello_that_is_said_again_leaves_its_extension_as_it_was() -> None:
+    known = replace(THEIRS, extension=Extension(BUILD, BUILD.level_max))
+    again = follows(known, replace(THEIRS, fresh=True))
+    assert again == replace(known, fresh=True)
+
+
+@pytest.mark.parametrize("admitted", ["j", "another one", None])
+def test_a_second_process_of_a_directory_has_no_place_while_the_first_is_heard(
+    admitted: str | None,
+) -> None:
+    assert "a copy of it" in contest(THEIRS, THEIRS, 2.9, 3.0, admitted, "there")
+    assert contest(THEIRS, THEIRS, 3.0, 3.0, admitted, "there") == ""
+
+
+def test_who_is_admitted_has_the_place_of_who_is_not_and_not_the_other_way_round() -> None:
+    stranger = replace(THEIRS, incarnation="other")
+    assert contest(THEIRS, stranger, 0.0, 3.0, "j", "there") == ""
+    assert "has to be silent" in contest(stranger, THEIRS, 0.0, 3.0, "j", "there")

@@ -98,6 +98,19 @@ def test_new_hello_reaches_the_peer_and_is_no_message(world: PeerWorld) -> None:
     assert b.received == []
 
 
+def test_new_hello_reaches_a_peer_that_has_not_said_its_own_yet(world: PeerWorld) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    raw = world.dial(b)
+    world.until(lambda: b.port._connections)
+    news = replace(b.port._hello, fresh=True)
+    b.port.update_hello(news)
+    raw.sendall(framed(a_says(extension=NEWER)))
+    world.until(lambda: b.port.hello_of("a"))
+    raw.shutdown(socket.SHUT_WR)
+    world.until(lambda: b.port.hello_of("a") is None)
+    assert frames_in(raw) == [replace(news, fresh=False), news]
+
+
 def test_peer_that_turns_into_another_incarnation_is_disconnected(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     raw = world.greet(b, a_says())

@@ -366,3 +366,20 @@ def test_stuck_resolver_neither_blocks_the_loop_nor_grows(
     assert a.events[0] == DialFailed("b", "b.example:1: no address in 1000 ms")
     release.set()
     world.until(lambda: Lookup._slots._value == LOOKUPS_MAX)
+
+
+def test_of_the_addresses_of_a_name_one_that_answers_is_found(
+    world: PeerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, **options: Any) -> Any:
+        if host != "b.example" or "flags" in options:
+            return real(host, port, **options)
+        found = [real(*each, type=socket.SOCK_STREAM) for each in (NOWHERE, b.port.address)]
+        return [*found[0], *found[1]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    a = world.node("a", {"b": ("b.example", 1)})
+    world.until(lambda: a.port.hello_of("b"))

@@ -77,6 +77,21 @@ def test_first_process_keeps_its_place_though_this_node_was_paused(world: PeerWo
     assert isinstance(said_to(second, world)[-1], PeerRefused)
 
 
+def test_what_waits_of_the_first_process_is_looked_at_before_the_second_has_its_place(
+    world: PeerWorld,
+) -> None:
+    b = world.node("b", {"a": NOWHERE})
+    first = world.greet(b, a_says())
+    second = world.dial(b)
+    world.until(lambda: len(b.port._connections) == 2)
+    world.ahead_s += RaftSettings.takeover_ms / 1000 + 1
+    first.sendall(framed(ReadIndex(1, 1)))
+    second.sendall(framed(a_says(incarnation="other", extension=messages.Extension(BUILD))))
+    [newcomer] = [each for each in b.port._connections.values() if not each.name]
+    b.port.on_ready(newcomer.fd, True, False)  # the first one's bytes come later in this turn
+    assert isinstance(said_to(second, world)[-1], PeerRefused)
+
+
 def test_incarnation_that_is_no_member_gives_way_to_the_one_that_is(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE})
     b.port.update_roll(Roll({"a": "inc-a", "b": "inc-b"}))
