@@ -59,3 +59,10 @@ def test_a_level_that_this_build_knows_and_a_double_end_nobody() -> None:
     verdicts.take(Unfit("a", "its-own", BUILD.level_max, BUILD, "is older"), 10.0)
     verdicts.take(RefusedBy("a", "its-own", Refusal.DOUBLED, "doubled"), 10.0)
     verdicts.heed(has_majority=False, now=10.0)
+
+
+def test_who_is_let_in_where_it_reaches_nobody_is_not_settled() -> None:
+    seniority = Seniority(TAKEOVER_S, 10.0)
+    seniority.yields(is_refused=False, has_majority=False, now=10.0 + 2 * TAKEOVER_S)
+    assert seniority.yields(is_refused=True, has_majority=False, now=20.0)
+    assert not seniority.takes_part(20.0)

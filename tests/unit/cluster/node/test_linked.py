@@ -1,0 +1,65 @@
+"""From when on a peer counts, and until when it was last seen."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from cluster.members.identity import Identity
+from cluster.members.membership import hello_of
+from cluster.node.linked import Linked
+from cluster.wire.levels import BUILD, LEVEL_FIRST
+from cluster.wire.messages import Hello
+
+HELLO = hello_of(Identity("c", "b", "two", started=True), ["a", "b", "c"], BUILD)
+
+
+class LinkedBench:
+    """What node "a" knows of "b", a member, and of "c", which nobody has seen."""
+
+    def __init__(self) -> None:
+        self.hellos: dict[str, Hello | None] = {"b": HELLO, "c": None}
+        self.takes_part = True
+        context: Any = SimpleNamespace(
+            settings=SimpleNamespace(others=("b", "c"), majority=2),
+            seniority=SimpleNamespace(takes_part=lambda now: self.takes_part),
+            hellos=lambda: dict(self.hellos),
+            peers=SimpleNamespace(hello_of=lambda name: self.hellos[name]),
+            neighbours=mock.Mock(),
+            started_s=0.0,
+        )
+        members = {"b": "two", "c": "three"}
+        self.linked = Linked(
+            context, mock.Mock(), lambda name: (members[name], 9), lambda: LEVEL_FIRST
+        )
+
+    def refresh(self, now: float) -> set[str]:
+        self.linked.refresh(now, is_pending=False)
+        return set(self.linked.names)
+
+
+@pytest.fixture
+def bench() -> LinkedBench:
+    return LinkedBench()
+
+
+def test_who_stood_aside_hears_those_who_were_connected_all_the_while(bench: LinkedBench) -> None:
+    bench.takes_part = False
+    assert bench.refresh(1.0) == bench.refresh(2.0) == set()
+    bench.takes_part = True
+    assert bench.refresh(3.0) == {"b"}
+    bench.takes_part = False
+    assert bench.refresh(4.0) == set()
+
+
+def test_a_silence_counts_from_the_end_of_the_connection(bench: LinkedBench) -> None:
+    for now in (1.0, 2.0, 100.0):
+        bench.refresh(now)
+    assert bench.linked.sightings(100.0)["b"].silent_s == 0.0
+    bench.hellos["b"] = None
+    bench.refresh(100.5)
+    assert bench.linked.sightings(103.5)["b"].silent_s == 3.0
+    assert bench.linked.sightings(103.5)["c"].silent_s == 103.5
