@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -180,6 +181,16 @@ def test_behind_a_turn_of_a_node_rests_begin_on_both_ports(monkeypatch: pytest.M
     Node._turn(turning, 0.0)
     turning._clients.turned.assert_called_once_with(0.5, 10.5)
     turning._peers.turned.assert_called_once_with(10.5 + rest_s(0.5))
+
+
+def test_who_is_told_to_stop_again_and_again_ends_as_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((10.0, 14.0))
+    monkeypatch.setattr(node.time, "monotonic", lambda: next(times))
+    stopping = mock.MagicMock(_stop_at=None)
+    for _ in range(2):
+        Node.stop(stopping, signal.SIGTERM, None)
+    assert stopping._stop_at == 10.0 + node.STOPPING_S_MAX
+    stopping._replica.frontend.stop.assert_called_once_with()
 
 
 # --- starting ---
