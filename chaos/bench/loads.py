@@ -298,7 +298,7 @@ def flood(
     topic: str,
     kind: str,
 ) -> None:
-    """Publish as fast as it goes, or have many requests of one kind under way, while `gate` says.
+    """Publish as fast as it goes, or have many requests under way at once, while `gate` says so.
 
     Report 0 when ready, then after each span how many were stored, or answered, in it.
     """

@@ -368,8 +368,11 @@ class Broker:
 
     def _admit_work(self, waiting: Waiting, operation: AskedOperation) -> None:
         """Refuse what is too much beside what its principal has under way in entries."""
-        principal, work = waiting.principal, self._work_of(operation)
-        if principal is None or work == 1:  # as it mostly is: that is bounded by places
+        principal = waiting.principal
+        if principal is None:
+            return
+        work = self._work_of(operation)
+        if work == 1:  # as it mostly is: that is bounded by places
             return
         under_way = self._work_under_way_of[principal]
         if under_way and under_way + work > WORK_OF_ONE_MAX:

@@ -329,8 +329,9 @@ class ClientPort:
                 continue
             assert client.requests > 0, route
             client.requests -= 1
-            self._queue(client, encode([b"", *frames], client.receiver.session))
-            self._answered[client.payer] += sum(map(len, frames))
+            encoded = encode([b"", *frames], client.receiver.session)
+            self._queue(client, encoded)
+            self._answered[client.payer] += len(encoded)
             touched[client] = None
         for client in touched:
             if client.state is PortState.READY:

@@ -13,6 +13,9 @@ find a processor, a disk and a log that are busy whenever they come. So he is no
 turns' time behind a turn in which he had all of his share; TCP then makes him wait. Measured: one
 producer of 155,000 publications a second made another principal's PUTs take 6.5 times as long in
 the median; beside rests of six turns it has 126,000, and they take 1.25 times as long.
+
+What he has asked for may cost more than that turn shows. An entry is applied in a later turn, on
+every node, and answers may be large. So what requests and answers weigh counts as well.
 """
 
 from __future__ import annotations

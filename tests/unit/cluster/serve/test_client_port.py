@@ -43,8 +43,11 @@ from cluster.serve.shares import (
     WEIGHT_ANSWER_BYTES,
     WEIGHT_BYTES,
     WEIGHT_FIELDS,
+    WEIGHT_IDS,
+    WEIGHT_S,
 )
 from cluster.serve.zmtp import MESSAGE_BYTES_MAX, encode, greeting, ping, pong
+from flotilla_client.protocol import TAKE, Request, encode_request
 
 WAIT_S = 60.0  # of real time: only a failing test waits as long
 LIMITS = PortLimits(8, 4, 2 * MESSAGE_BYTES_MAX, 64 * 1024 * 1024)
@@ -499,6 +502,18 @@ def test_one_large_request_is_all_of_a_share_while_there_are_others(
         world.turn()
     world.port.turned(0.002, world.clock())
     assert (world.port.next_deadline() < float("inf")) == is_large
+
+
+def test_who_has_asked_for_much_rests_longer_than_the_turn_says(contended: Contended) -> None:
+    world, flooder, *_ = contended
+    extends = [[1, 1, 8 * PAYER_SHARE * WEIGHT_IDS, 1_000]]
+    body = {"group": "g", "max_count": 0, "extends": extends}
+    flooder.sendall(encode([b"", *encode_request(Request(TAKE, "r", "t", "me", None, body))]))
+    world.until(lambda: bool(world.requests))
+    ended = world.clock()
+    world.port.turned(0.0, ended)
+    rest_s = REST_TURNS * (8 * PAYER_SHARE + 1) * WEIGHT_S
+    assert world.port.next_deadline() == pytest.approx(ended + rest_s)
 
 
 @pytest.mark.parametrize("shares", [0.5, 1.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -173,6 +174,26 @@ def test_a_reply_too_long_for_a_node_that_is_far_behind_becomes_a_short_one(
     assert errors([told]) == [("r7", "uncertain")]
     assert told.body["definite"] is False
     assert told.body["message"] == "too many replies wait on the way from b to c"
+
+
+def test_what_other_nodes_are_answered_counts_by_whose_requests_those_were(
+    bench: FrontendBench,
+) -> None:
+    answers = [
+        Answer(("c", 7), "r7", ACK, {}, *pack([LONG]), principal="alice"),
+        Answer(("c", 8), "r8", ACK, {}, principal="alice"),
+        Answer(("a", 9), "r9", ACK, {}),
+        Answer(b"own", "r10", ACK, {}, *pack([LONG]), principal="alice"),
+    ]
+    bench.broker.take_answers = lambda: [answers.pop(0) for _ in answers[:]]
+    bench.front.take_replies(never)
+    sent: Counter[tuple[str, str | None]] = Counter()
+    for name, message in bench.sent:
+        assert isinstance(message, RelayReply)
+        sent[name, None if name == "a" else "alice"] += sum(map(len, message.frames))
+    assert bench.front.take_answered() == sent
+    assert len(sent) == 2
+    assert bench.front.take_answered() == {}, "once"
 
 
 def test_a_stopping_node_takes_nothing_but_status(bench: FrontendBench) -> None:
