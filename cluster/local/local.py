@@ -230,25 +230,29 @@ class LocalCluster:
         After KILL and TERM the process is gone. Raises LocalError if the node does not run, or
         is still there after KILL_TIMEOUT_S or STOP_TIMEOUT_S.
         """
-        number = signal.Signals[f"SIG{signal_name}"]
+        if not self._signalled(name, signal.Signals[f"SIG{signal_name}"]):
+            raise LocalError(f"{name} does not run")
+
+    def _signalled(self, name: str, number: signal.Signals) -> bool:
+        """Send a signal to the node `name`, as `kill` does; return whether it ran."""
         timeout_s = {signal.SIGKILL: KILL_TIMEOUT_S, signal.SIGTERM: STOP_TIMEOUT_S}.get(number)
         with self._opened(name) as process:
             if process is None or not _sent(process, number):
-                raise LocalError(f"{name} does not run")
+                return False
             if timeout_s is not None and not processes.ends(process, timeout_s):
-                raise LocalError(f"{name} still runs {timeout_s:.0f} s after SIG{signal_name}")
+                raise LocalError(f"{name} still runs {timeout_s:.0f} s after {number.name}")
         self.nodes()  # notes the death in cluster.json
+        return True
 
+    # These two ask nobody first whether the node runs: it may end between answer and signal.
     def restart(self, name: str) -> int:
         """Stop the node `name` in order if it runs, and start it; return its pid."""
-        if self.node(name).pid is not None:
-            self.kill(name, "TERM")
+        self._signalled(name, signal.SIGTERM)
         return self.start(name)
 
     def wipe(self, name: str) -> None:
         """Kill the node `name` if it runs and remove its data directory; it stays dead."""
-        if self.node(name).pid is not None:
-            self.kill(name)
+        self._signalled(name, signal.SIGKILL)
         if self._data_dir(name).exists():
             shutil.rmtree(self._data_dir(name))
 

@@ -17,7 +17,7 @@ import pytest
 
 from cluster.local import processes
 from cluster.local.errors import LocalError
-from cluster.local.local import LocalCluster
+from cluster.local.local import LocalCluster, LocalNode
 from cluster.settings.config import ConfigError, load
 from tests.conftest import ANSWER_MS
 
@@ -164,6 +164,28 @@ def test_a_dead_node_restarts(running: LocalCluster) -> None:
     running.kill("n3")
 
     assert running.restart("n3") == running.pids()["n3"]
+
+
+@pytest.mark.parametrize("act", ["restart", "wipe"])
+def test_a_node_that_ends_when_it_is_looked_at_is_restarted_and_wiped(
+    running: LocalCluster, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    look = running.node
+
+    def look_and_end(name: str) -> LocalNode:
+        row = look(name)
+        if row.pid is not None and os.path.exists(f"/proc/{row.pid}"):
+            process = os.pidfd_open(row.pid)
+            os.kill(row.pid, signal.SIGKILL)
+            assert processes.ends(process, ENDED_S_MAX)
+            os.close(process)
+        return row
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "node", look_and_end)
+        getattr(running, act)("n2")
+
+    assert ("n2" in running.pids()) == (act == "restart")
 
 
 def test_a_running_node_is_not_started_twice(running: LocalCluster) -> None:
