@@ -209,6 +209,12 @@ NODE_LIMITS: Final = (
         "`overloaded`",
     ),
     (
+        "reads of one principal that rests, as its answers are large, and others ask",
+        broker,
+        "RESTING_READS_MAX",
+        "`overloaded`",
+    ),
+    (
         "TAKEs of one client that wait in a group",
         leases,
         "TAKES_OF_ONE_MAX",

@@ -171,6 +171,7 @@ class Member:
             wall_ms=settings.wall_ms,
             term=lambda: self.raft.term,
             admins=settings.admins,
+            payers=self._frontend.payers,
             quotas=settings.quotas,
             refused=self._frontend.refusals.note,
             traced=settings.traced,
@@ -254,6 +255,7 @@ class Member:
     def begin_turn(self, now: float, events: Collection[Event]) -> Member:
         """Take the time, and what has happened to the connections; the member stays one."""
         self._now = now
+        self.broker.end_rests(now)
         for event in events:
             self.linked.look_again()  # one that ended and began again says the same as before
             if isinstance(event, (Unfit, RefusedBy)):
@@ -384,8 +386,8 @@ class Member:
         raft = self.raft
         if raft.serving and self._handover is None and self.broker.has_operations:
             return True  # what was decided while others were answered
-        if self._more_answers and raft.serving:
-            return True
+        if self._more_answers and raft.serving and self.broker.may_serve(self._now * 1000):
+            return True  # unless all who wait have had their share, and rest
         if raft.applied_index < raft.commit_index and (raft.is_leader or not self._may_rest):
             return True
         return not self.settings.others and raft.is_leader and raft.uncommitted_entries > 0

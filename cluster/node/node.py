@@ -404,7 +404,7 @@ class Node:
         self._poller.close()
 
     def _wait_s(self) -> float:
-        rests_end = min(self._clients.next_deadline(), self._replica.intake.next_deadline())
+        rests_end = min(self._clients.next_deadline(), self._replica.next_deadline())
         next_deadline = min(self._peers.next_deadline(), rests_end)
         return max(0.0, min(TICK_S, next_deadline - time.monotonic()))
 

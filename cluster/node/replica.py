@@ -194,7 +194,17 @@ class Replica:
                 member.tell_health(room.is_low)
         self._peers.flush(None)
         ended = self.clock()
-        self.intake.end_turn(ended - self._now, ended, self.frontend.take_answered())
+        turn_s = ended - self._now
+        self.intake.end_turn(turn_s, ended, self.frontend.take_answered())
+        if member is not None:
+            member.broker.end_turn(turn_s, ended)
+
+    def next_deadline(self) -> float:
+        """Return when the rest of somebody whose requests wait here ends; infinity: nobody's."""
+        of_intake = self.intake.next_deadline()
+        if self.member is None:
+            return of_intake
+        return min(of_intake, self.member.broker.next_deadline())
 
     @property
     def busy(self) -> bool:

@@ -16,8 +16,16 @@ from itertools import islice
 from typing import Any, Final
 
 from cluster.serve import leases
+from cluster.serve.queues import QueueByPrincipal
 from cluster.serve.quotas import Quotas, Refusals, exceeded
-from cluster.serve.shares import places_of_one
+from cluster.serve.shares import (
+    PAYER_SHARE,
+    WEIGHT_ANSWER_BYTES,
+    WEIGHT_ROWS,
+    Rests,
+    Shares,
+    places_of_one,
+)
 from cluster.settings.config import LimitSettings
 from cluster.store import commands
 from cluster.store.commands import (
@@ -136,6 +144,9 @@ PUT_BYTES_MAX: Final = 64 * 1024 * 1024
 READ_BYTES_PER_TURN_MAX: Final = 64 * 1024 * 1024
 STALE_DEADLINES_MIN: Final = 1_000  # of GETs that were woken: fewer are not worth sweeping
 COUNTERS_PER_STEP: Final = 500  # of a client's 10,000, with their checksums: about 2 ms
+# Reads of a principal that rests, as its answers are heavy: what is behind them would wait for
+# half a minute. A rest is 0.1 s at most.
+RESTING_READS_MAX: Final = 256
 ANSWERED_LATER: Final = frozenset(
     {GET, TAKE, REQUEST_ID}
 )  # it takes longer than to say that it is done
@@ -207,6 +218,11 @@ class Waiting:
     asks_for: tuple[str, ...] = ()  # quotas of which it has more if it is carried out
     ended: Ended | None = None  # has to know of the answer
 
+    @property
+    def asker(self) -> tuple[bytes | str, str]:
+        """Which of its principal's programs asks: by what way, for which client."""
+        return _way(self.route), self.request.client_id
+
 
 @dataclass(slots=True)
 class Answer:
@@ -266,6 +282,7 @@ class Broker:
     wall_ms: Callable[[], int] = lambda: 0
     term: Callable[[], int] = lambda: 0
     admins: frozenset[str] = frozenset()  # principals who may administrate by this node's settings
+    payers: Shares = field(default_factory=lambda: Shares(PAYER_SHARE))  # who has asked lately
     denied: Refusals = field(default_factory=Refusals)  # `unauthorized`, and what was lacking
     delivered_count: int = 0  # publications that were read for clients, ever
     delivered_bytes: int = 0
@@ -287,8 +304,16 @@ class Broker:
     _work_under_way_of: Counter[str] = field(default_factory=Counter)  # in entries, by principal
     _spare_bytes: int = sys.maxsize  # what the disk takes of them
     _reads: deque[_Read] = field(default_factory=deque)
-    _due: deque[Waiting] = field(default_factory=deque)  # carried out, to be answered
-    _woken: deque[Waiting] = field(default_factory=deque)  # parked until there was news
+    _ready: QueueByPrincipal[Waiting] = field(default_factory=QueueByPrincipal)  # behind barriers
+    # Carried out, to be answered.
+    _due: QueueByPrincipal[Waiting] = field(default_factory=QueueByPrincipal)
+    # Parked until there was news, or until their wait was over and there was no share for them.
+    _woken: QueueByPrincipal[Waiting] = field(default_factory=QueueByPrincipal)
+    _served: Counter[str] = field(default_factory=Counter)  # in this turn, beside others
+    _answered_weight: Counter[str] = field(default_factory=Counter)  # of the answers to these
+    _full: set[str | None] = field(default_factory=set)  # who has had his share of this turn
+    _is_contended: bool = False  # in this turn
+    _rests: Rests[str | None] = field(default_factory=Rests)
     _first_source: int = 0
     _parked: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by topic
     _parked_any: dict[str, dict[int, Waiting]] = field(default_factory=dict)  # by client
@@ -315,7 +340,9 @@ class Broker:
             operation = _OPERATIONS[request.type](self, waiting)
             if operation is not None and (misfit := commands.misfit(operation)):
                 raise ProtocolError("bad_request", f"it can't stand in the log: {misfit}")
-            if operation is not None:
+            if operation is None:
+                self._admit_read(waiting)
+            else:
                 self._admit_work(waiting, operation)
         except LevelTooLow as lacked:
             self._settle(waiting)
@@ -355,7 +382,7 @@ class Broker:
         """
         limit, principal = self.limits.in_flight_max, waiting.principal
         under_way = self._entries_waiting + len(self._operations)
-        under_way += len(self._reads) + len(self._due)
+        under_way += len(self._reads) + len(self._ready) + len(self._due)
         if under_way < limit and principal is not None:
             limit, under_way = places_of_one(limit), self._under_way_of[principal]
         if under_way >= limit:
@@ -365,6 +392,14 @@ class Broker:
         if principal is not None:
             waiting.has_place = True
             self._under_way_of[principal] += 1
+
+    def _admit_read(self, waiting: Waiting) -> None:
+        """Refuse what would wait long, as its principal's answers are heavy."""
+        principal = waiting.principal
+        if principal in self._rests and self._ready.count_of(principal) >= RESTING_READS_MAX:
+            message = f"{RESTING_READS_MAX} answers wait for their share of a turn"
+            wait = {"limit": RESTING_READS_MAX, "retry_after_ms": RETRY_AFTER_MS}
+            raise ProtocolError("overloaded", message, **wait)
 
     def _admit_work(self, waiting: Waiting, operation: AskedOperation) -> None:
         """Refuse what is too much beside what its principal has under way in entries."""
@@ -853,7 +888,12 @@ class Broker:
         deadlines = self._parked_by_deadline
         is_over = bool(deadlines) and deadlines[0][0] <= now_ms
         is_over = is_over or (bool(self._parked_takes) and now_ms >= self._next_look_ms)
-        return is_over or bool(self._reads or self._due or self._woken)
+        queues, rests = (self._ready, self._due, self._woken), self._rests
+        return (
+            is_over
+            or bool(self._reads)
+            or any(queue.has_any(rests.__contains__) for queue in queues)
+        )
 
     def serve(
         self, barrier_passed: int, applied_index: int, now_ms: float, enough: Callable[[], bool]
@@ -861,23 +901,21 @@ class Broker:
         """Answer what can be answered, step by step until `enough()`; return if there is more.
 
         That is: reads whose barrier has passed, GETs that were woken or whose wait is over, and
-        what was carried out and takes long to answer. The kinds take turns.
+        what was carried out and takes long to answer. The kinds take turns, and in each kind the
+        principals do. Nobody has more than his share of a turn while there are others.
         """
-
-        def read() -> Waiting | None:
-            reads = self._reads
-            if reads and reads[0].barrier <= barrier_passed and reads[0].index <= applied_index:
-                return reads.popleft().waiting
-            return None
-
-        sources = (
-            read,
-            lambda: self._due.popleft() if self._due else None,
-            lambda: self._woken.popleft() if self._woken else None,
-            lambda: self._expired(now_ms),
-        )
+        reads = self._reads
+        while reads and reads[0].barrier <= barrier_passed and reads[0].index <= applied_index:
+            self._ready.append(reads.popleft().waiting)
+        self._is_contended = self.payers.is_contended(now_ms / 1000)
         if self._parked_takes and now_ms >= self._next_look_ms:
             self._look_for_lapsed(now_ms)
+        sources = (
+            lambda: self._ready.take(self._has_had_share),
+            lambda: self._due.take(self._has_had_share),
+            lambda: self._woken.take(self._has_had_share),
+            lambda: self._expired(now_ms),
+        )
         empty = 0
         while empty < len(sources):
             waiting = sources[self._first_source]()
@@ -886,10 +924,50 @@ class Broker:
                 empty += 1
                 continue
             empty = 0
-            self._serve(waiting, now_ms)
+            if self._has_had_share(
+                waiting.principal
+            ):  # its wait is over, and it has its turn later
+                self._woken.append(waiting)
+            else:
+                self._serve(waiting, now_ms)
+                self._count_served(waiting)
             if enough() or self._read_bytes_in_all >= READ_BYTES_PER_TURN_MAX:
                 return True
-        return False
+        return bool(self._ready or self._due or self._woken)
+
+    def _has_had_share(self, principal: str | None) -> bool:
+        return principal in self._full or principal in self._rests
+
+    def _count_served(self, waiting: Waiting, weight: int = 0) -> None:
+        """Count a request that was served, and what its answer weighs more than a small one's."""
+        principal = waiting.principal
+        if principal is None or not self._is_contended:
+            return
+        if weight:
+            self._answered_weight[principal] += weight
+        else:
+            self._served[principal] += 1
+        if self._served[principal] + self._answered_weight[principal] >= PAYER_SHARE:
+            self._full.add(principal)
+
+    def end_turn(self, turn_s: float, now: float) -> None:
+        """Let those rest whose answers have weighed a share in a turn that took `turn_s`."""
+        for principal, weight in self._answered_weight.items():
+            if weight >= PAYER_SHARE:
+                self._rests.spent(principal, weight)
+        self._rests.begin(turn_s, now)
+        self._served.clear()
+        self._answered_weight.clear()
+        self._full.clear()
+
+    def end_rests(self, now: float) -> None:
+        """Have those served again whose rests are over."""
+        self._rests.end(now)
+
+    def next_deadline(self) -> float:
+        """Return when a rest ends behind which somebody is answered; infinity: there is none."""
+        is_awaited = self._ready or self._due or self._woken
+        return self._rests.next_end if is_awaited else float("inf")
 
     def _serve(self, waiting: Waiting, now_ms: float) -> None:
         request = waiting.request
@@ -976,6 +1054,7 @@ class Broker:
         after = next(reversed(counters), "")
         more = self.store.counters(client_id, after, COUNTERS_PER_STEP)
         counters.update(more)
+        self._count_looked_up(waiting, len(more))
         if len(more) == COUNTERS_PER_STEP:
             self._due.append(waiting)
         else:
@@ -988,12 +1067,17 @@ class Broker:
             waiting.body |= self.store.since_recovery(client_id, known, waiting.principal)
             self._acknowledge(waiting, waiting.body)
 
+    def _count_looked_up(self, waiting: Waiting, rows: int) -> None:
+        if rows >= WEIGHT_ROWS:
+            self._count_served(waiting, rows // WEIGHT_ROWS)
+
     def _serve_topics(self, waiting: Waiting) -> None:
         request = waiting.request
         if "subscribers" in request.body:
             found = self.store.subscribers_of(
                 request.topic, request.body["after"], TOPICS_COUNT_MAX + 1
             )
+            self._count_looked_up(waiting, len(found))
             subscribers = found[:TOPICS_COUNT_MAX]
             more = len(found) > len(subscribers)
             self._acknowledge(waiting, {"subscribers": subscribers, "more": more})
@@ -1003,6 +1087,7 @@ class Broker:
             return
         page = request.body["after"], TOPICS_COUNT_MAX + 1
         rows = self.store.topics_of(request.client_id, *page, waiting.principal)
+        self._count_looked_up(waiting, len(rows))
         more = len(rows) > TOPICS_COUNT_MAX
         self._acknowledge(waiting, {"topics": rows[:TOPICS_COUNT_MAX], "more": more})
 
@@ -1012,6 +1097,7 @@ class Broker:
         seen: list[dict[str, Any]] = waiting.body.setdefault("topics", [])
         after = waiting.body.get("after", waiting.request.body["after"])
         rows = store.all_topics(after, TOPICS_COUNT_MAX + 1)
+        self._count_looked_up(waiting, len(rows))
         is_last = len(rows) <= TOPICS_COUNT_MAX
         if principal is not None and store.level >= LEVEL_OF_USERS and principal not in self.admins:
             seen += [row for row in rows if store.users.may_see(principal, row["topic"])]
@@ -1041,6 +1127,7 @@ class Broker:
             rows = store.users.page(after, count_max)
         elif what == AUDIT:
             rows, more = store.acts.page(int(after or 0))
+            self._count_looked_up(waiting, len(rows))
             self._acknowledge(waiting, {"rows": rows, "more": more, "log_ms": store.idle.log_ms})
             return
         elif what == GROUPS:
@@ -1052,6 +1139,7 @@ class Broker:
         else:
             rows = store.topics_of(request.client_id, after, count_max)
             body["client"] = store.client_row(request.client_id)
+        self._count_looked_up(waiting, len(rows))
         body["rows"] = rows[:TOPICS_COUNT_MAX]
         body["more"] = len(rows) > TOPICS_COUNT_MAX
         self._acknowledge(waiting, body)
@@ -1113,17 +1201,19 @@ class Broker:
         body = leases.answer_of(self.store, waiting.request, waiting.body, leased)
         if body["count"]:
             body["timestamps"] = _times(leased.times)
-        self._note_delivered(waiting.route, body["count"], len(leased.data))
+        self._note_delivered(waiting, body["count"], len(leased.data))
         batch = leased.lengths, leased.data
         if not waiting.request.body["expiry"]:
             batch = batch_without_expiry(*batch)
         self._acknowledge(waiting, body, *batch)
 
-    def _note_delivered(self, route: Route, count: int, size_bytes: int) -> None:
+    def _note_delivered(self, waiting: Waiting, count: int, size_bytes: int) -> None:
         self.delivered_count += count
         self.delivered_bytes += size_bytes
-        self._read_bytes[_way(route)] += size_bytes
+        self._read_bytes[_way(waiting.route)] += size_bytes
         self._read_bytes_in_all += size_bytes
+        if size_bytes >= WEIGHT_ANSWER_BYTES:
+            self._count_served(waiting, size_bytes // WEIGHT_ANSWER_BYTES)
 
     def _leaves_out(self, waiting: Waiting) -> bool:
         """Return whether a GET acknowledges something that its entry did not.
@@ -1166,7 +1256,7 @@ class Broker:
             if self.store.patterns.of(client_id):
                 # Perhaps the client does not know yet that it subscribes to it.
                 body |= self.store.place_of(client_id, delivery.topic)
-        self._note_delivered(waiting.route, delivery.count, len(delivery.data))
+        self._note_delivered(waiting, delivery.count, len(delivery.data))
         lengths, data = delivery.lengths, delivery.data
         is_text, takes_properties = waiting.request.body["text"], waiting.request.body["properties"]
         if takes_properties and delivery.count:
@@ -1357,12 +1447,13 @@ class Broker:
         self._put_bytes_of.clear()
         self._work_under_way_of.clear()
         rest = [read.waiting for read in self._reads] + self._authors
-        rest += [*self._due, *self._woken]
+        rest += [*self._ready, *self._due, *self._woken]
         for table in (self._parked, self._parked_any, self._parked_takes):
             rest += [waiting for parked in table.values() for waiting in parked.values()]
         for waiting in rest:
             self.refuse(waiting, "not_leader", "leadership changed", leader=leader)
-        for queue in (self._reads, self._due, self._woken):
+        self._reads.clear()
+        for queue in (self._ready, self._due, self._woken):
             queue.clear()
         self._operations, self._authors = [], []
         self._parked.clear()
@@ -1377,8 +1468,8 @@ class Broker:
 
     def is_idle(self) -> bool:
         """True when nobody waits for an entry or a read (parked GETs don't count)."""
-        waiting = self._entries, self._reads, self._operations, self._due, self._woken
-        return not any(waiting)
+        waiting = self._entries, self._reads, self._operations
+        return not any((*waiting, self._ready, self._due, self._woken))
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -1429,7 +1520,7 @@ class Broker:
         return {
             "entry": self._entries_waiting + len(self._operations),
             "barrier": len(self._reads),
-            "turn": len(self._due) + len(self._woken),
+            "turn": len(self._ready) + len(self._due) + len(self._woken),
             "publication": self._parked_count,
         }
 

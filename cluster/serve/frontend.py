@@ -105,6 +105,7 @@ class Frontend:
         self.rates = Rates(quotas)
         self.refusals = Refusals()
         self.principal_of, self.payer_of = routes.principal_of, routes.payer_of
+        self.payers = routes.payers
         self._name, self._peers, self._build = name, peers, build
         self._client_room_bytes = routes.room_bytes
         self._relays = Relays(relays_max, rng.getrandbits(RELAY_ID_BITS))

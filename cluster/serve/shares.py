@@ -44,6 +44,8 @@ WEIGHT_ANSWER_BYTES: Final = 8_192
 # The same of a header's names and numbers: a GET of any topic says of a thousand where it is, which
 # takes about a microsecond each.
 WEIGHT_FIELDS: Final = 32
+# The same of what an answer lists: up to three microseconds each, where they are looked up.
+WEIGHT_ROWS: Final = 12
 WEIGHT_IDS: Final = 16  # of those that a TAKE settles: two microseconds each, on every node
 WEIGHT_PATTERN: Final = 256  # who follows a pattern, or follows it no more, looks at all topics
 REST_TURNS: Final = 6  # as long as so many turns is who had all of his share not read

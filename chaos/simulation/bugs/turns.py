@@ -176,6 +176,6 @@ def waits_are_over_when_something_happens(patches: Patches) -> None:
     """Look for GETs whose wait is over only when there is something else to serve."""
 
     def may_serve(broker: Broker, now_ms: float) -> bool:
-        return bool(broker._reads or broker._due or broker._woken)
+        return bool(broker._reads or broker._ready or broker._due or broker._woken)
 
     patches.attribute(Broker, "may_serve", may_serve)

@@ -241,7 +241,8 @@ class Books:
     def _limits(self, replica: Replica, member: Member) -> Iterator[tuple[str, str]]:
         """Yield what is over its limit."""
         led, rows, knob = member.broker, member.store._publications, self._world.knob
-        under_way = led._entries_waiting + len(led._operations) + len(led._reads) + len(led._due)
+        under_way = led._entries_waiting + len(led._operations)
+        under_way += len(led._reads) + len(led._ready) + len(led._due)
         entered = [*led._authors, *(each for _, some in led._entries.values() for each in some)]
         woken = sum(
             (each.request.type == TAKE or each.awaits_time) and each.deadline_ms > each.taken_ms
@@ -317,6 +318,7 @@ class Books:
             "operations": led._operations,
             "authors": led._authors,
             "reads": led._reads,
+            "reads behind their barrier": led._ready,
             "answers to be made": led._due,
             "woken GETs": led._woken,
             "wishes that another node leads": member._handover is not None,

@@ -555,7 +555,7 @@ class SimNode:
 
         The product's loop ticks more often, to find nothing to do.
         """
-        due_s = min(self._port.deadline(), replica.intake.next_deadline())
+        due_s = min(self._port.deadline(), replica.next_deadline())
         rest_s = min(self._tick_s, max(0.0, due_s - now))
         member = replica.member
         if member is not None:
