@@ -179,6 +179,11 @@ QUOTAS: Final = (
     ),
     ("client ids of one principal", "clients_max", "`quota`"),
     ("topics that one principal subscribes to", "topics_max", "`quota`"),
+    (
+        "topics of new names that one principal makes, an hour",
+        "names_per_hour_max",
+        "`quota`, wait",
+    ),
     ("subscriptions of one principal", "subscriptions_max", "`quota`"),
     ("subscriptions to patterns of one principal", "patterns_max", "`quota`"),
     ("groups that one principal has made", "groups_max", "`quota`"),

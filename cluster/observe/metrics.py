@@ -266,6 +266,8 @@ _plain("publications_delivered", COUNTER, "Publications that this node has read 
 _plain("publications_delivered_bytes", COUNTER, "Their bytes.",
        lambda view: view.sample.delivered[1])  # fmt: skip
 _plain("topics", GAUGE, "Topics with a subscriber.", _store("topics"))
+_plain("topics_ever", GAUGE, "Names of topics ever used, of 8,388,607 that there may be.",
+       _store("topic_names"))  # fmt: skip
 _plain("topics_full", GAUGE, "Topics to which PUTs were refused in the last 10 s (backlog_full).",
        _status("full_topics"))  # fmt: skip
 _plain("subscriptions", GAUGE, "Clients' own subscriptions.", _store("subscriptions"))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from cluster.serve import leases
 from cluster.serve.queues import QueueByPrincipal
-from cluster.serve.quotas import Quotas, Refusals, exceeded
+from cluster.serve.quotas import NewNames, Quotas, Refusals, exceeded
 from cluster.serve.shares import (
     PAYER_SHARE,
     WEIGHT_ANSWER_BYTES,
@@ -286,6 +286,7 @@ class Broker:
     denied: Refusals = field(default_factory=Refusals)  # `unauthorized`, and what was lacking
     delivered_count: int = 0  # publications that were read for clients, ever
     delivered_bytes: int = 0
+    _new_names: NewNames = field(default_factory=NewNames)
     _answers: list[Answer] = field(default_factory=list)
     _read_bytes: Counter[bytes | str] = field(default_factory=Counter)  # in `_answers`, by its way
     _read_bytes_in_all: int = 0
@@ -494,6 +495,7 @@ class Broker:
             self._ask_for(waiting, "subscriptions_max", holdings.subscriptions[principal])
             if not holdings.holds(principal, topic):
                 self._ask_for(waiting, "topics_max", holdings.topics(principal))
+            self._make_name(waiting)
         return Subscribe(request.client_id, request.epoch, topic, sequence, start=start)
 
     def _subscribe_pattern(self, waiting: Waiting) -> AskedOperation:
@@ -533,6 +535,21 @@ class Broker:
         waiting.asks_for += (quota,)
         self._asked[waiting.principal, quota] += 1
 
+    def _make_name(self, waiting: Waiting) -> None:
+        """Refuse one that would make more topics of new names than its principal may now.
+
+        Raises ProtocolError.
+        """
+        if refusal := self._no_name(waiting):
+            raise refusal
+
+    def _no_name(self, waiting: Waiting) -> ProtocolError | None:
+        principal, limit = waiting.principal, self.quotas.names_per_hour_max
+        if principal is None or not limit or not self.store.is_new_name(waiting.request.topic):
+            return None
+        wait_ms = self._new_names.take(principal, limit, waiting.taken_ms)
+        return self._over(principal, "names_per_hour_max", wait_ms) if wait_ms else None
+
     def _over(self, principal: str, quota: str, retry_after_ms: int | None = None) -> ProtocolError:
         self.refused(principal, quota)
         limit: int = getattr(self.quotas, quota)
@@ -562,6 +579,7 @@ class Broker:
             self._need_level(LEVEL_OF_DEAD_LETTERS, "dead letters that go where the topic says")
         if principal is not None and self.store.groups.get(request.topic, body["group"]) is None:
             self._ask_for(waiting, "groups_max", self.store.holdings.groups[principal])
+            self._make_name(waiting)
         who = request.client_id, request.epoch, request.topic, body["sequence"]
         return MakeGroup(*who, body["group"], *settings, ordered_by_key=ordered_by_key, start=start)
 
@@ -599,6 +617,8 @@ class Broker:
             refusal = LevelTooLow("publications that expire", LEVEL_OF_EXPIRY, level)
         elif has_properties and level < LEVEL_OF_PROPERTIES:
             refusal = LevelTooLow("properties of publications", LEVEL_OF_PROPERTIES, level)
+        if refusal is None and self.store.brings(request.topic):
+            refusal = self._no_name(waiting)
         if refusal is not None:
             # A refusal of what is stored would say that it is not. Its answer takes no room.
             if not self._is_stored(request):

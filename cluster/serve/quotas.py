@@ -21,6 +21,7 @@ from flotilla_client.error_table import ProtocolError
 QUOTA: Final = "quota"  # the error's code
 PAYERS_MAX: Final = 4_096  # whose rates are kept; as many have connections at most, by default
 BURST_S: Final = 1.0  # a payer may spend so much of its rates at once
+HOUR_MS: Final = 3_600_000
 REPORT_S: Final = 10.0  # one line of the log about what was refused in this time
 REPORTED_MAX: Final = 100  # payers and quotas that are counted by name; the rest together
 OTHERS: Final = "others"
@@ -35,6 +36,7 @@ class Quotas:
     connections_max: int = 0
     clients_max: int = 0
     topics_max: int = 0
+    names_per_hour_max: int = 0
     subscriptions_max: int = 0
     patterns_max: int = 0
     groups_max: int = 0
@@ -116,6 +118,24 @@ class Rates:
         """Forget who has spent nothing for longest."""
         idlest = min(self._buckets, key=lambda payer: self._buckets[payer].at_ms)
         del self._buckets[idlest]
+
+
+class NewNames:
+    """How many topics of new names each principal may still make: an hour's worth at once."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[float, float]] = {}  # how many, and when that was
+
+    def take(self, principal: str, per_hour: int, now_ms: float) -> int:
+        """Count one; return 0, or in how many ms the principal may make one."""
+        left, at_ms = self._left.get(principal, (float(per_hour), now_ms))
+        left = min(per_hour, left + max(0.0, now_ms - at_ms) * per_hour / HOUR_MS)
+        if left < 1:
+            return int((1 - left) * HOUR_MS / per_hour) + 1
+        if principal not in self._left and len(self._left) >= PAYERS_MAX:
+            del self._left[min(self._left, key=lambda each: self._left[each][1])]
+        self._left[principal] = left - 1, now_ms
+        return 0
 
 
 @dataclass

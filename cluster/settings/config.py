@@ -217,6 +217,15 @@ class QuotaSettings:
         5_000,
         high=10_000,
     )
+    names_per_hour_max: int = _setting(
+        "Topics of new names that one principal makes in an hour, by SUB, or by PUT where "
+        "somebody's pattern wants them; a further one gets `quota` with the time to wait. An "
+        "hour's worth may be made at once. A name is kept for ever, so that its ids go on, and a "
+        "cluster has 8 million: one principal takes 70 days for them. Topics that administrators "
+        "create don't count. Each leader counts from its start on.",
+        5_000,
+        high=10_000_000,
+    )
     subscriptions_max: int = _setting(
         "Subscriptions of the clients of one principal; half of what there may be. What patterns "
         "bring when a topic is made is not refused, and counts.",

@@ -895,6 +895,10 @@ class Store:
             return 0
         return sum(len(patterns) for _, patterns in self.patterns.of_topic(name))
 
+    def is_new_name(self, name: str) -> bool:
+        """Return whether no topic was ever called so."""
+        return name not in self._topics.active and self._topics.inactive(name) is None
+
     def _wanting(self, name: str) -> Iterator[tuple[str, list[Pattern]]]:
         """Yield the clients whose patterns a topic is of, with those that they may have it by."""
         for client_id, patterns in self.patterns.of_topic(name):
@@ -1772,6 +1776,7 @@ class Store:
             "clients_forgotten": self.idle.forgotten,
             "producers": self._clients.producers_count,
             "topics": len(self._topics.active),
+            "topic_names": self._topics.names_count,
             "subscriptions": self._topics.subscriptions_count,
             "groups": self.groups.count,
             "backlog_bytes": self.total_backlog_bytes(),

@@ -38,6 +38,7 @@ STATUS: dict[str, Any] = {
         "clients": 2,
         "producers": 1,
         "topics": 1,
+        "topic_names": 3,
         "subscriptions": 1,
         "groups": 1,
         "backlog_bytes": 9,

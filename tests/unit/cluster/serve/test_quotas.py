@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.serve import quotas
-from cluster.serve.quotas import OTHERS, PAYERS_MAX, REPORT_S, Quotas, Rates, Refusals
+from cluster.serve.quotas import (
+    HOUR_MS,
+    OTHERS,
+    PAYERS_MAX,
+    REPORT_S,
+    NewNames,
+    Quotas,
+    Rates,
+    Refusals,
+)
 
 
 def test_without_a_quota_nothing_is_refused() -> None:
@@ -118,3 +127,25 @@ def test_what_was_not_spent_for_long_is_not_saved_up() -> None:
     assert rates.take("shop", 5000, 60_000.0) is None
     assert rates.take("shop", 1, 60_000.0) is not None
     assert rates.take("shop", 1, 64_001.0) is None
+
+
+def test_an_hour_s_names_may_be_made_at_once_and_then_so_many_an_hour() -> None:
+    names = NewNames()
+    assert [names.take("shop", 3_600, 0.0) for _ in range(3_600)] == [0] * 3_600
+    assert names.take("shop", 3_600, 0.0) == 1_001
+    assert names.take("orders", 3_600, 0.0) == 0
+    assert names.take("shop", 3_600, 1_001.0) == 0
+    assert names.take("shop", 3_600, 1_001.0) > 0
+    later = 10.0 * HOUR_MS
+    assert [names.take("shop", 3_600, later) for _ in range(3_600)] == [0] * 3_600
+    assert names.take("shop", 3_600, later) > 0, "no more than an hour's worth is saved up"
+
+
+def test_of_so_many_who_make_names_who_did_longest_ago_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quotas, "PAYERS_MAX", 2)
+    names = NewNames()
+    assert [names.take(who, 1, at) for at, who in enumerate("abc")] == [0, 0, 0]
+    assert names.take("b", 1, 3.0) > 0
+    assert names.take("a", 1, 3.0) == 0, "and begins anew"

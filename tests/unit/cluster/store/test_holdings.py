@@ -228,6 +228,34 @@ def test_a_principal_takes_no_more_of_what_all_share_than_it_may_have(
     assert not lead.broker._asked
 
 
+def test_a_principal_makes_so_many_topics_of_new_names_an_hour(tmp_path: Path) -> None:
+    """Two SUBs and UNSUBs of each name took 8 million names, all that a cluster has."""
+    lead = Leading(tmp_path, names_per_hour_max=2)
+    lead.store.apply(lead.store.applied_index + 1, 1, encode(1, [Raise(LEVEL_OF_PATTERNS)]))
+    for by in ("shop", "orders"):
+        lead.answered(REQUEST_ID, by=by)
+    for topic in ("u", "v"):
+        assert code_of(lead.answered(SUB, topic, "id-1")) == "ACK"
+        assert code_of(lead.answered(UNSUB, topic, "id-1")) == "ACK"
+    for more in ({}, {"group": "g"}):
+        refused = lead.answered(SUB, "w", "id-1", **more)
+        assert (code_of(refused), refused.body["quota"]) == ("quota", "names_per_hour_max")
+        assert 1_790_000 < refused.body["retry_after_ms"] <= 1_800_001
+    assert lead.told == [("shop", "names_per_hour_max")] * 2
+    assert code_of(lead.answered(SUB, "u", "id-1")) == "ACK", "that name is there"
+    assert code_of(lead.answered(PUT, "w", "id-1", counter=1, publication="x")) == "ACK"
+    assert code_of(lead.answered(SUB, "x.*", "id-2", by="orders")) == "ACK"
+    refused = lead.answered(PUT, "x.y", "id-1", counter=1, publication="x")
+    assert (code_of(refused), refused.body["quota"]) == ("quota", "names_per_hour_max")
+    assert code_of(lead.answered(PUT, "x.y", "id-2", by="orders", counter=1, publication="x")) == (
+        "ACK"
+    )
+    assert code_of(lead.answered(PUT, "x.y", "id-1", counter=1, publication="x")) == "ACK"
+    lead.now_ms += 1_800_001
+    assert code_of(lead.answered(SUB, "w", "id-1")) == "ACK"
+    assert not lead.broker._asked
+
+
 def test_what_was_asked_for_and_is_refused_for_another_quota_is_given_back(tmp_path: Path) -> None:
     lead = Leading(tmp_path, topics_max=1, subscriptions_max=2)
     for by in ("shop", "shop"):
