@@ -509,9 +509,11 @@ class Broker:
         if principal is not None and request.topic not in patterns.of(request.client_id):
             self._ask_for(waiting, "patterns_max", patterns.count_of(principal))
         # How many topics that makes only its entry says, and those that follow.
-        topics_max = 0 if waiting.principal is None else self.quotas.topics_max
+        has_quotas, quotas = principal is not None, self.quotas
+        topics_max, subscriptions_max = quotas.topics_max, quotas.subscriptions_max
+        bounds = (topics_max, subscriptions_max) if has_quotas else (0, 0)
         who = request.client_id, request.epoch, request.topic, request.body["sequence"]
-        return SubscribePattern(*who, start, topics_max)
+        return SubscribePattern(*who, start, *bounds)
 
     def _seek(self, waiting: Waiting) -> AskedOperation:
         self._need_level(LEVEL_OF_TOPICS, "seeks")

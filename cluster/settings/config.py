@@ -227,8 +227,8 @@ class QuotaSettings:
         high=10_000_000,
     )
     subscriptions_max: int = _setting(
-        "Subscriptions of the clients of one principal; half of what there may be. What patterns "
-        "bring when a topic is made is not refused, and counts.",
+        "Subscriptions of the clients of one principal; half of what there may be. Beyond it a "
+        "pattern does not bring a topic that is made: its GETs say `too_many`, and which.",
         50_000,
         high=100_000,
     )

@@ -123,8 +123,9 @@ class Unsubscribe:
 class SubscribePattern:
     """Subscribe the client to all topics of a pattern, `topic`, also to those that come later.
 
-    `start`: of those that there are, NEW or EARLIEST. `topics_max`: how many topics its principal
-    may subscribe to, by the settings of the leader; 0: any number. Other fields as in `Subscribe`.
+    `start`: of those that there are, NEW or EARLIEST. `topics_max`, `subscriptions_max`: how many
+    topics its principal may subscribe to, and how many subscriptions its clients may have, by the
+    settings of the leader; 0: any number. Other fields as in `Subscribe`.
     """
 
     client_id: str
@@ -133,6 +134,7 @@ class SubscribePattern:
     sequence: int | None
     start: str
     topics_max: int
+    subscriptions_max: int = 0
     principal: str | None = None
 
 
@@ -826,7 +828,7 @@ _SHAPES: Final[dict[str, tuple[type[Any], tuple[Any, ...]]]] = {
     "B": (Subscribe, (*_SUBSCRIPTION, _is_start)),
     "J": (Seek, (*_SUBSCRIPTION, _is_start)),
     "U": (Unsubscribe, _SUBSCRIPTION),
-    "s": (SubscribePattern, (*_SUBSCRIPTION, _is_start_of_pattern, _is_count)),
+    "s": (SubscribePattern, (*_SUBSCRIPTION, _is_start_of_pattern, _is_count, _is_count)),
     "u": (UnsubscribePattern, _SUBSCRIPTION),
     _PLAIN_GROUP: (MakeGroup, _GROUP),
     "g": (MakeGroup, (*_GROUP, _is_bool_or_none, _is_start)),

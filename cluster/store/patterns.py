@@ -32,8 +32,9 @@ class Pattern:
     """A client's subscription to all topics of `text`; `client`: the client's number.
 
     `at`: the entry that made it. `principal`: who subscribed, so what he may not read it does not
-    bring; None: he may read everything. `topics_max`: so many topics he may subscribe to, 0: any
-    number. `missed`: a topic that it should have brought, and there was no room; "": none.
+    bring; None: he may read everything. `topics_max`, `subscriptions_max`: so many topics he may
+    subscribe to, and so many subscriptions he may have, 0: any number. `missed`: a topic that it
+    should have brought, and there was no room; "": none.
     """
 
     client_id: str
@@ -42,6 +43,7 @@ class Pattern:
     at: int
     principal: str | None
     topics_max: int
+    subscriptions_max: int
     missed: str = ""
 
 
@@ -204,8 +206,8 @@ class Patterns:
 
 
 def _record(pattern: Pattern) -> str:
-    said = pattern.at, pattern.principal, pattern.topics_max, pattern.missed
-    return orjson.dumps(said).decode()
+    quotas = pattern.topics_max, pattern.subscriptions_max
+    return orjson.dumps((pattern.at, pattern.principal, *quotas, pattern.missed)).decode()
 
 
 _PATTERNS: Final = (

@@ -754,14 +754,22 @@ class Store:
         if self._topics.subscriptions_count + len(names) > limits.subscriptions_max:
             return too_many("subscriptions", limits.subscriptions_max)
         owner = client.owner
-        if pattern is None or owner is None or not pattern.topics_max:
-            return None
-        more = sum(not self.holdings.holds(owner, name) for name in names)
-        if not more or self.holdings.topics(owner) + more <= pattern.topics_max:
+        if pattern is None or owner is None or not names:
             return None  # who has too many, by clients of his before, may still ask for what he has
-        text = f"{owner} would have more topics than it may have: quotas.topics_max is"
-        limit = pattern.topics_max
-        return Refused("quota", f"{text} {limit}", {"quota": "topics_max", "limit": limit})
+        holdings, new = self.holdings, sum(not self.holdings.holds(owner, name) for name in names)
+        for quota, limit, held, more in (
+            ("topics_max", pattern.topics_max, holdings.topics(owner), new),
+            (
+                "subscriptions_max",
+                pattern.subscriptions_max,
+                holdings.subscriptions[owner],
+                len(names),
+            ),
+        ):
+            if more and 0 < limit < held + more:
+                text = f"{owner} would have {held + more}: quotas.{quota} is {limit}"
+                return Refused("quota", text, {"quota": quota, "limit": limit})
+        return None
 
     def _unsubscribe(self, operation: Unsubscribe) -> Outcome:
         """End a subscription, but for one that a pattern brings: that would bring it again."""
@@ -812,9 +820,8 @@ class Store:
         room = max(0, self._limits.subscriptions_per_client_max - len(own))
         new = list(islice(wanted, room + 1))
         at = self._applying if before is None else before.at
-        pattern = Pattern(
-            client.client_id, client.number, text, at, principal, operation.topics_max
-        )
+        quotas = operation.topics_max, operation.subscriptions_max
+        pattern = Pattern(client.client_id, client.number, text, at, principal, *quotas)
         if refused := self._no_room(client, pattern, [topic.name for topic in new]):
             return refused
         self.patterns.set(pattern)

@@ -149,6 +149,7 @@ class ReferencePattern:
     at: int
     principal: str | None
     topics_max: int
+    subscriptions_max: int
     missed: str = ""
 
 
@@ -1026,10 +1027,11 @@ class Reference:
             and fits_pattern(asked.topic, name)
             and self.may_at(asked.principal, "subscribe", name, index)
         ]
-        if refused := self._no_place(client, asked.topics_max, new):
-            return refused
         at = index if before is None else before.at
-        pattern = ReferencePattern(at, asked.principal, asked.topics_max)
+        quotas = asked.topics_max, asked.subscriptions_max
+        pattern = ReferencePattern(at, asked.principal, *quotas)
+        if refused := self._no_place(client, pattern, new):
+            return refused
         client.patterns.put(index, {**client.patterns.now, asked.topic: pattern})
         for name in new:
             cursor = self._cursor_of(name, asked.start)
@@ -1058,7 +1060,7 @@ class Reference:
         self._find_unread(name)
 
     def _no_place(
-        self, client: ReferenceClient, topics_max: int, names: Sequence[str]
+        self, client: ReferenceClient, pattern: ReferencePattern, names: Sequence[str]
     ) -> Result | None:
         """Return why a client can't subscribe to topics that a pattern brings it."""
         limits, own = self.limits, client.topics_at(self.applied_index)
@@ -1069,12 +1071,17 @@ class Reference:
         ):
             if count + len(names) > limit:
                 return "too_many", {"limit": limit}
-        if not topics_max or client.owner.now is None:
+        if client.owner.now is None or not names:
             return None
         owners = [each for each in self.clients.values() if each.owner.now == client.owner.now]
         held = {name for each in owners for name in each.topics_at(self.applied_index)}
-        if len(held | {*names}) > topics_max and not held >= {*names}:
-            return "quota", {"quota": "topics_max", "limit": topics_max}
+        limit = pattern.topics_max
+        if limit and len(held | {*names}) > limit and not held >= {*names}:
+            return "quota", {"quota": "topics_max", "limit": limit}
+        count = sum(len(each.topics_at(self.applied_index)) for each in owners) + len(names)
+        if 0 < pattern.subscriptions_max < count:
+            limit = pattern.subscriptions_max
+            return "quota", {"quota": "subscriptions_max", "limit": limit}
         return None
 
     def _wanting(self, index: int, name: str) -> Iterator[tuple[str, list[str]]]:
@@ -1097,7 +1104,7 @@ class Reference:
             if client_id in topic.subscribers.now:
                 continue
             patterns = client.patterns.now
-            if all(self._no_place(client, patterns[text].topics_max, [name]) for text in texts):
+            if all(self._no_place(client, patterns[text], [name]) for text in texts):
                 self._missed(index, client, texts, name)
             else:
                 self._join_by_pattern(index, client_id, name, topic.last_id.now, 0)

@@ -256,6 +256,18 @@ def test_a_principal_makes_so_many_topics_of_new_names_an_hour(tmp_path: Path) -
     assert not lead.broker._asked
 
 
+def test_the_leader_says_in_a_pattern_s_entry_what_its_principal_may_have(tmp_path: Path) -> None:
+    lead = Leading(tmp_path, topics_max=3, subscriptions_max=2)
+    lead.store.apply(lead.store.applied_index + 1, 1, encode(1, [Raise(LEVEL_OF_PATTERNS)]))
+    lead.answered(REQUEST_ID)
+    assert code_of(lead.answered(SUB, "x.*", "id-1")) == "ACK"
+    for topic in ("x.a", "x.b", "x.c"):
+        lead.answered(PUT, topic, "id-1", counter=1, publication="x")
+    assert lead.store.holdings.subscriptions["shop"] == 2
+    refused = lead.answered(GET, "", "id-1")
+    assert (code_of(refused), refused.body["topic"]) == ("too_many", "x.c")
+
+
 def test_what_was_asked_for_and_is_refused_for_another_quota_is_given_back(tmp_path: Path) -> None:
     lead = Leading(tmp_path, topics_max=1, subscriptions_max=2)
     for by in ("shop", "shop"):

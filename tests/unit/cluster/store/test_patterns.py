@@ -198,6 +198,29 @@ def test_a_quota_that_stands_in_the_entry_bounds_what_a_pattern_brings(bench: Be
     assert bench.store.patterns.page("", "", 9)[0]["missed"] == "o.b"
 
 
+def test_what_a_pattern_brings_leaves_a_principal_no_more_subscriptions_than_its_quota(
+    bench: Bench,
+) -> None:
+    """By patterns of its clients one principal could have all 100,000 subscriptions."""
+    bench.ok(user("shop", subscribe=[">"]))
+    for client in "cd":
+        bench.ok(Register(client, True, None, "", "shop"))
+        bench.ok(follow("o.*", client=client, principal="shop", subscriptions_max=3))
+    assert put(bench, "o.a")["stored"]
+    assert put(bench, "o.b")["stored"], "one of the two has room for it"
+    assert bench.store.holdings.subscriptions["shop"] == 3
+    missed = {row["client_id"]: row["missed"] for row in bench.store.patterns.page("", "", 9)}
+    assert missed == {"c": "", "d": "o.b"}
+    assert isinstance(bench.store.read_any("d", {}, 9, 99), Refused)
+    bench.reopen()
+    bench.ok(Register("e", True, None, "", "shop"))
+    refused = bench.one(follow("o.*", client="e", principal="shop", subscriptions_max=3))
+    assert refused == ("quota", {"quota": "subscriptions_max", "limit": 3})
+    assert not put(bench, "o.c")["stored"]
+    bench.ok(follow("o.*", client="d", principal="shop", subscriptions_max=5))
+    assert isinstance(bench.store.read_any("d", {}, 9, 99), Delivery)
+
+
 def test_who_has_more_than_the_quota_may_still_ask_for_what_he_has(bench: Bench) -> None:
     bench.ok(Register("c", True, None, "", "shop"))
     bench.ok(user("shop", subscribe=[">"]))
@@ -234,7 +257,7 @@ def test_the_tree_finds_what_comparing_with_each_pattern_finds(tmp_path: Path) -
     tree, words = Patterns(database), ("a", "b", "*", ">")
     texts = [".".join((x, y, z)) for x in "ab*" for y in "ab*" for z in words] + [*words, "a.>"]
     for text in texts:
-        tree.set(Pattern("c", 1, text, 1, None, 0))
+        tree.set(Pattern("c", 1, text, 1, None, 0, 0))
     names = ["a", "b", "c", "a.b", "a.b.a", "b.a.b.a", "c.c.c", "a..b", "", "a.*", "a.b.>"]
     for name in names:
         found = [each.text for _, patterns in tree.of_topic(name) for each in patterns]

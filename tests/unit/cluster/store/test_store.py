@@ -479,6 +479,7 @@ def test_views_tell_what_topics_lists(bench: Bench) -> None:
         "clients_forgotten": 0,
         "producers": 1,
         "topics": 1,
+        "topic_names": 1,
         "subscriptions": 1,
         "groups": 0,
         "backlog_bytes": 12,
