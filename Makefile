@@ -63,7 +63,7 @@ bench: setup  ## measure speed (ARGS="--peers nats,etcd": others' too)
 	@$(PYTHON) -m chaos.bench $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m tests.unit.simulation_bench)
 
-attacks: setup  ## attack a cluster in ten ways (SHARE=0.1: a tenth)
+attacks: setup  ## attack a cluster in twelve ways (SHARE=0.1: a tenth)
 	@$(PYTHON) -m tests.attacks $(SHARE)
 
 fuzz: setup  ## look for bytes that break what reads them (ARGS=--help)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from cluster.local.local import LocalCluster
 from cluster.observe import pages as module
@@ -37,8 +37,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def look(browser: Browser) -> Iterator[Callable[..., Seen]]:
-    """Return a function that opens a page as a desktop or a phone does."""
+def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Seen]]:
+    """Return a function that opens a page as a desktop or a phone does.
+
+    How each looks in the end is saved.
+    """
     pages = []
 
     def look(url: str, width: int = 1280, scheme: str = "light") -> Seen:
@@ -48,8 +51,14 @@ def look(browser: Browser) -> Iterator[Callable[..., Seen]]:
 
     expect.set_options(timeout=WAIT_MS)
     yield look
-    for page in pages:
+    for number, page in enumerate(pages):
+        _save(page, tmp_path / f"page-{number}.png")
         page.context.close()
+
+
+def _save(page: Page, picture: Path) -> None:
+    page.screenshot(path=picture, full_page=True)
+    print(picture)
 
 
 def shown(node: Observed, token: str = "") -> str:
@@ -185,6 +194,7 @@ def test_a_killed_leader_s_page_goes_on_with_another_node_and_comes_home(
         expect(nodes).to_have_count(3)
         expect(seen.page.locator("#topics tbody")).to_contain_text("orders")
         expect(seen.page.locator(".node a")).to_have_count(2)  # by then it knows the others
+        _save(seen.page, tmp_path / "page-led.png")
 
         cluster.kill(leader)
 
@@ -195,6 +205,7 @@ def test_a_killed_leader_s_page_goes_on_with_another_node_and_comes_home(
         expect(seen.page.locator(".node.leader")).to_contain_text(second)
         expect(seen.page.locator("#reigns figcaption")).to_contain_text("without a leader")
         expect(seen.page.locator("#reigns .reign").last).to_contain_text(second)
+        _save(seen.page, tmp_path / "page-killed.png")
 
         others = [name for name in cluster.pids() if name != second]
         cluster.kill(others[0])
