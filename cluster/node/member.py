@@ -386,7 +386,7 @@ class Member:
         raft = self.raft
         if raft.serving and self._handover is None and self.broker.has_operations:
             return True  # what was decided while others were answered
-        if self._more_answers and raft.serving and self.broker.may_serve(self._now * 1000):
+        if self._more_answers and raft.serving and self.broker.has_more(self._now * 1000):
             return True  # unless all who wait have had their share, and rest
         if raft.applied_index < raft.commit_index and (raft.is_leader or not self._may_rest):
             return True

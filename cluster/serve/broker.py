@@ -907,15 +907,15 @@ class Broker:
 
     def may_serve(self, now_ms: float) -> bool:
         """Return whether there is anything that `serve` might answer."""
+        return bool(self._reads) or self.has_more(now_ms)
+
+    def has_more(self, now_ms: float) -> bool:
+        """Return whether `serve` would answer something, whatever reads wait for."""
         deadlines = self._parked_by_deadline
         is_over = bool(deadlines) and deadlines[0][0] <= now_ms
         is_over = is_over or (bool(self._parked_takes) and now_ms >= self._next_look_ms)
-        queues, rests = (self._ready, self._due, self._woken), self._rests
-        return (
-            is_over
-            or bool(self._reads)
-            or any(queue.has_any(rests.__contains__) for queue in queues)
-        )
+        queues = self._ready, self._due, self._woken
+        return is_over or any(queue.has_any(self._rests.__contains__) for queue in queues)
 
     def serve(
         self, barrier_passed: int, applied_index: int, now_ms: float, enough: Callable[[], bool]

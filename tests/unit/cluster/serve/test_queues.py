@@ -104,6 +104,10 @@ def test_beside_others_a_turn_makes_one_large_answer_of_a_principal_which_then_r
     assert lead.answers() == ["shop", "board"]
     lead.now_ms = 1000 * LARGE_REST_S - 1
     assert not lead.broker.may_serve(lead.now_ms), "no turn is due for who rests"
+    lead.read("board", 100_100)
+    assert lead.broker.may_serve(lead.now_ms), "that waits for its barrier"
+    assert not lead.broker.has_more(lead.now_ms), "and no turn is due until it has passed"
+    assert lead.answers() == ["board"]
     assert lead.answers() == []
     assert lead.broker.next_deadline() == pytest.approx(LARGE_REST_S, rel=0.3)
     lead.now_ms = 1000 * lead.broker.next_deadline()
