@@ -71,6 +71,7 @@ CHECKS: Final[Mapping[str, str]] = {
     "snapshot": "a copy is of what was applied",
     "torn": "what comes by a connection was sent on it, in that order, once",
     "books": "what nodes count adds up, and is zero when no client is left",
+    "upkeep": "what is under way goes on, and what is kept is what would be made anew",
     "rebuilt": "every store is what its log makes of an empty one",
     "scrub": "what has gone bad on a disk is told within one pass over it, and nothing else",
     "waits": "a parked GET or TAKE is answered at once when there is something for it",

@@ -61,7 +61,10 @@ class Life:
     settled_index: int = 0
     votes: dict[int, set[Voter]] = field(default_factory=lambda: defaultdict(set))
     incarnations: dict[str, str] = field(default_factory=dict)  # of whom it has heard
-    pre_votes: set[tuple[str, int]] = field(default_factory=set)  # whose, in which term
+    # Whose, in which term, of those that it asks for now; when it has asked; None: it does not.
+    pre_votes: set[tuple[str, int]] = field(default_factory=set)
+    asks_s: float | None = None
+    leading: int | None = None  # the term that it led at the end of its last turn
     campaigns: dict[int, bool] = field(default_factory=dict)
     handed_over: set[int] = field(default_factory=set)
     asked_votes: dict[tuple[str, int], Last] = field(default_factory=dict)
@@ -152,8 +155,12 @@ class RaftRules:
             self._counts_rightly(node, member, life)
         life.last = (mirror.last_term, mirror.last_index)
         life.term, life.settled_index = mirror.term, raft.settled_index
+        life.leading = raft.term if raft.is_leader else None
         if not self._world.net.has_untaken(node.name):
             life.heard_before.clear()  # whatever was asked is answered by now, or never
+            if raft._core.election_deadline_s > node.clock():
+                life.asks_s = None  # it has heard of a leader: what is granted by now is over
+                life.pre_votes.clear()
 
     def _counts_rightly(self, node: SimNode, member: Member, life: Life) -> None:
         """Check what a leader believes that the others have, if it may have changed.
@@ -212,7 +219,9 @@ class RaftRules:
         life.heard_before[source].append(dict(life.heard))
 
     def _take_pre_vote_granted(self, source: str, target: str, message: PreVoteGranted) -> None:
-        self._life(target).pre_votes.add((source, message.term))
+        life = self._life(target)
+        if life.asks_s is not None:
+            life.pre_votes.add((source, message.term))
 
     def _take_timeout_now(self, source: str, target: str, message: TimeoutNow) -> None:
         self._life(target).handed_over.add(message.term)
@@ -450,6 +459,14 @@ class RaftRules:
                 self._fail("vote", f"{what}, only {sorted(promised)} would vote for it")
             life.pre_votes.clear()
 
+    def _asks(self, node: SimNode, target: str, message: PreVote) -> None:
+        """Note that a node asks anew: what was granted before counts no more."""
+        life, now = self._life(node.name), self._world.now
+        # What has come in this turn may be looked at in the next one.
+        if life.asks_s != now and not self._world.net.has_untaken(node.name):
+            life.pre_votes.clear()
+        life.asks_s = now
+
     def _pre_vote(self, node: SimNode, target: str, message: PreVoteGranted) -> None:
         life, mirror, member = self._life(node.name), self._mirror(node.name), node.as_member
         assert member is not None, node.name
@@ -461,6 +478,8 @@ class RaftRules:
             self._fail("vote", f"{what}, whose log ends at {asked}")
         if life.term > message.term:
             self._fail("vote", f"{what}, and is in term {life.term}")
+        if life.leading == message.term:
+            self._fail("vote", f"{what}, and leads it")
         # Of several that ask in a row it may have looked at the first alone.
         first = next(iter(life.heard_before[target]), {})
         for leader, (term, clock_s, at_s) in first.items():
@@ -554,6 +573,7 @@ _JUDGES: Final[dict[type, Callable[[RaftRules, SimNode, str, Any], None]]] = {
     AppendEntriesResponse: RaftRules._acknowledgment,
     RequestVoteResponse: RaftRules._vote,
     RequestVote: RaftRules._vote_request,
+    PreVote: RaftRules._asks,
     PreVoteGranted: RaftRules._pre_vote,
     TimeoutNow: RaftRules._timeout_now,
     ReadIndex: RaftRules._read_index,

@@ -7,7 +7,7 @@ compared with them. What must not: the entries' meaning (reference.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -32,10 +32,16 @@ OF_A_NODE: Final = "backlog_bytes"  # in a store's statistics: a node collects w
 
 
 class ReopenedStore:
-    """A store that is written, collected and opened again at times of its own."""
+    """A store that is written, collected and opened again at times of its own.
 
-    def __init__(self, path: Path, founding: Mapping[str, str], rng: Random) -> None:
-        self._path, self._founding, self._rng = path, founding, rng
+    `reopened_index`: where it was opened last. `fail(text)` hears of what is lost then.
+    """
+
+    def __init__(
+        self, path: Path, founding: Mapping[str, str], rng: Random, fail: Callable[[str], None]
+    ) -> None:
+        self.reopened_index = 0
+        self._path, self._founding, self._rng, self._fail = path, founding, rng, fail
         self.store = self._opened()
 
     def _opened(self) -> Store:
@@ -56,8 +62,14 @@ class ReopenedStore:
     def reopen(self) -> None:
         """Go on with what is on the disk, all of it."""
         self.store.commit()
+        before, index = memory_of(self.store), self.store.applied_index
         self.store.close()
         self.store = self._opened()
+        self.reopened_index, after = index, memory_of(self.store)
+        for what, value in before.items():
+            if value != after[what]:
+                text = f"a store has {what} {value} at {index}"
+                self._fail(f"{text}; opened again it has {after[what]}")
 
 
 class Rebuilt:
@@ -86,13 +98,15 @@ class Rebuilt:
         directory.mkdir(exist_ok=True)
         rebuilt = Store.open(directory / "store.db", self._founding, build=NEXT)
         rng = self._world.stream("reopened")
-        reopened = ReopenedStore(directory / "reopened.db", self._founding, rng)
+        reopened = ReopenedStore(directory / "reopened.db", self._founding, rng, self._fail)
         for store in (rebuilt, reopened.store):
             store.apply(FIRST_INDEX, 0, b"")
         for name, store in stores:
             for index in range(rebuilt.applied_index + 1, store.applied_index + 1):
                 outcomes = rebuilt.apply(index, *entries[index])
                 self._same(index, outcomes, reopened.apply(index, *entries[index]))
+                if reopened.reopened_index == index and rebuilt.digest() != reopened.store.digest():
+                    self._fail(f"a store that was opened again at {index} has another state")
             reopened.reopen()
             self._compare(name, store, rebuilt, reopened.store)
         reopened.store.close()

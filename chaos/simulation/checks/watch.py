@@ -31,6 +31,7 @@ from chaos.simulation.checks.recorded import taken_in
 from chaos.simulation.checks.reference import Reference
 from chaos.simulation.checks.replies import Replies
 from chaos.simulation.checks.scrubbing import Scrubbing
+from chaos.simulation.checks.upkeep import Upkeep
 from chaos.simulation.checks.work import WorkPromises
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.compactor import (
@@ -108,6 +109,7 @@ class Attached:
             world, self._invariants, self._reference, self._calm, self._rules.served
         )
         self._books = Books(world, self._invariants)
+        self._upkeep = Upkeep(world, self._invariants)
         self._checkpoints = Checkpoints(world, self._invariants)
         self._rebuilt = Rebuilt(world, self._invariants, self._reference)
         self._scrubbing = Scrubbing(world, self._invariants)

@@ -18,21 +18,23 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cluster.log import journal
-from cluster.members import catchup
+from cluster.members import catchup, links
 from cluster.node import member, reaper, scrub
 from cluster.raft import transport
-from cluster.serve import broker, intake, leases
+from cluster.serve import broker, client_port, intake, leases
 from cluster.store import (
     audit,
     clients,
     commands,
     compaction,
+    delayed,
     groups,
     idle,
     patterns,
     publications,
     retention,
     topics,
+    unread,
     users,
 )
 from cluster.store import store as stores
@@ -99,6 +101,18 @@ OF_COMPACTION: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, 
     "kept_max": ((compaction,), "KEPT_MAX", (1, 3, 256)),
     "swept_max": ((compaction,), "SWEPT_MAX", (1, 256)),
     "compacted_bytes_max": ((compaction,), "BYTES_MAX", (50, 1_048_576)),
+}
+# The same of what is kept only for many of a thing, of how much one step does, and of what is put
+# together: a run has few of anything. They draw apart from the others.
+OF_MANY: Final[Mapping[str, tuple[tuple[ModuleType, ...], str, tuple[int, ...]]]] = {
+    "unread_kept_min": ((topics,), "KEPT_MIN", (1, 1, 2)),
+    "unread_stale_min": ((unread,), "STALE_MIN", (0, 2)),
+    "stale_times_min": ((topics,), "STALE_TIMES_MIN", (0, 2)),
+    "due_rows_max": ((delayed,), "DUE_ROWS_MAX", (1, 3, 256)),
+    "dropped_rows_max": ((delayed,), "DROPPED_ROWS_MAX", (1, 3)),
+    "takes_of_one_max": ((leases,), "TAKES_OF_ONE_MAX", (1, 2, 8)),
+    "gather_frames_max": ((links,), "GATHER_FRAMES_MAX", (1, 2)),
+    "gather_replies_max": ((client_port,), "GATHER_REPLIES_MAX", (1, 2)),
 }
 CLIENT_IDLE_MS: Final = (1_200, 2_500, 5_000)
 # So many PUTs are in a chunk of a producer's window, of CHUNKS chunks: so that it is soon full.
@@ -181,7 +195,7 @@ def of_limits(knobs: Mapping[str, Any]) -> frozenset[str]:
 def limited(knobs: Mapping[str, Any]) -> Iterator[None]:
     """Let the product have a plan's limits while the context lasts."""
     with ExitStack() as stack:
-        constants = {**CONSTANTS, **OF_LEVELS, **OF_IDLE, **OF_SCRUB, **OF_COMPACTION}
+        constants = {**CONSTANTS, **OF_LEVELS, **OF_IDLE, **OF_SCRUB, **OF_COMPACTION, **OF_MANY}
         for knob in constants.keys() & knobs.keys():
             modules, name, _ = constants[knob]
             for module in modules:

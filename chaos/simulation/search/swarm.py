@@ -26,6 +26,7 @@ from chaos.simulation.plan.limits import (
     OF_IDLE,
     OF_KEY_ORDER,
     OF_LEVELS,
+    OF_MANY,
     OF_PATTERNS,
     OF_PUTS,
     OF_SCRUB,
@@ -84,6 +85,7 @@ CALLERS_BYTES_MAX: Final = 10_000  # a publication's: nine together stay far bel
 TIGHT_SHARE: Final = 0.4  # of the seeds have limits that are met
 BOUNDED_SHARE: Final = 0.5  # of the seeds have constants of the product that are met
 BOUND_SHARES: Final = (0.1, 0.3, 0.6)  # of these constants
+FEW_SHARE: Final = 0.5  # of the seeds take few of a thing for many
 LEVEL_SHARE: Final = 0.55  # of the seeds without other programs are at the level of this build
 CHUNKS_SHARE: Final = 0.25  # of the seeds have short windows of producers
 FULL_SHARE: Final = 0.2  # of the seeds with several callers have topics that are soon full
@@ -662,6 +664,9 @@ def plan_for(seed: int, mode: Mode, nodes: int | None = None) -> Plan:
         knobs.setdefault("backlog_bytes_max", BACKLOG_PUTS_MIN * _largest(load["roles"]))
     _slow_down(draw("slow"), load["roles"], "backlog_bytes_max" in knobs)
     knobs |= _bounds(draw("bounds"), _largest(load["roles"]))
+    many = draw("few of many").rng
+    if many.random() < FEW_SHARE:
+        knobs |= {name: many.choice(values) for name, (_, _, values) in OF_MANY.items()}
     knobs |= _fitting(draw("fitting"), {action.name for action in schedule}, knobs)
     knobs |= _chunks(draw("chunks").rng) | _batches(draw("batches").rng, load["roles"])
     outboxes = draw("outboxes").rng

@@ -19,6 +19,7 @@ from chaos.simulation.disks.disk import SimDisk
 from chaos.simulation.plan.limits import (
     CONSTANTS,
     DEFAULTS,
+    OF_MANY,
     OF_THE_STORE,
     limited,
     store_limits,
@@ -98,7 +99,8 @@ def test_the_reference_forgets_whom_a_store_forgets_that_is_opened_again_at_time
     tmp_path: Path,
 ) -> None:
     members, reference, rng = {"n": "i"}, Reference(Limits()), random.Random(7)
-    reopened = ReopenedStore(tmp_path / "reopened.db", members, rng)
+    lost: list[str] = []
+    reopened = ReopenedStore(tmp_path / "reopened.db", members, rng, lost.append)
     reopened.store.apply(FIRST_INDEX, 0, b"")
     term, stamp_ms = 1, 0
     for index in range(FIRST_INDEX + 1, ENTRIES):
@@ -114,6 +116,10 @@ def test_the_reference_forgets_whom_a_store_forgets_that_is_opened_again_at_time
             assert result is None or is_so(outcome, result), (operation, outcome, result)
     assert reference.forgotten.now > 5
     assert reopened.store.idle.log_ms == reference.log_ms
+    assert lost == []
+    reopened.store.holdings.clients["nobody"] += 1  # and no row says so
+    reopened.reopen()
+    assert len(lost) == 1
     reopened.store.close()
 
 
@@ -177,7 +183,7 @@ def test_limits_are_a_runs_own_and_are_put_back() -> None:
 
 def test_every_limit_is_drawn_small_by_some_seed() -> None:
     drawn = {knob for seed in range(1, 121) for knob in plan_for(seed, "safety").knobs}
-    assert not {*CONSTANTS, *DEFAULTS, *OF_THE_STORE} - drawn
+    assert not {*CONSTANTS, *DEFAULTS, *OF_THE_STORE, *OF_MANY} - drawn
 
 
 def test_what_a_store_has_in_memory_of_groups_and_patterns_is_compared(tmp_path: Path) -> None:
@@ -206,14 +212,15 @@ def test_a_take_that_waits_for_what_is_there_or_for_no_group_is_seen(tmp_path: P
     group = SimpleNamespace(workers={})
     clock = [0.0]
     store = SimpleNamespace(
-        idle=SimpleNamespace(log_ms=0),
+        idle=SimpleNamespace(row=lambda: (0, 1, 0, 0)),
         groups=SimpleNamespace(get=lambda *key: group, has_work=lambda *about: True),
         lacks=lambda *about: None,
     )
     request = SimpleNamespace(client_id="c", epoch=1, body={"number": 1, "max_count": 1})
     waiting = SimpleNamespace(request=request, principal=None)
     led = SimpleNamespace(_parked_takes={("t", "g"): {1: waiting}})
-    member = SimpleNamespace(broker=led, store=store, raft=SimpleNamespace(serving=True))
+    raft = SimpleNamespace(serving=True, term=1)
+    member = SimpleNamespace(broker=led, store=store, raft=raft)
     node = SimpleNamespace(name="a", life=1, clock=lambda: clock[0])
     books = Books(cast("Any", SimpleNamespace(watchers=[])), cast("Any", None))
 

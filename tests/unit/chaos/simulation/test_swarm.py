@@ -20,6 +20,7 @@ from chaos.simulation.plan.limits import (
     OF_IDLE,
     OF_KEY_ORDER,
     OF_LEVELS,
+    OF_MANY,
     OF_PATTERNS,
     OF_SCRUB,
     OF_THE_STORE,
@@ -176,7 +177,7 @@ def test_roles_and_knobs_are_what_the_clients_and_the_world_take(plans: list[Pla
         assert any(role.gets for role in roles) or _has_workers_alone(plan)
         assert plan.knobs.keys() - {"load"} <= {
                 *KNOBS, *CONSTANTS, *OF_LEVELS, *OF_IDLE, *OF_SCRUB, *DEFAULTS, *OF_COMPACTION,
-                *OF_THE_STORE, *OF_PATTERNS, *OF_GROUPS, *OF_KEY_ORDER, "chunk_puts",
+                *OF_THE_STORE, *OF_PATTERNS, *OF_GROUPS, *OF_KEY_ORDER, *OF_MANY, "chunk_puts",
             }  # fmt: skip
 
 

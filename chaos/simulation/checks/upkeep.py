@@ -1,0 +1,247 @@
+"""What a node has under way goes on, and what it keeps ready is what it would make anew.
+
+What lives here: looks into nodes, now and then in a run: at flags that say that the worker does
+something, at what waits for a peer, at whom Raft hears, at files that a job leaves, and at indexes
+that are kept beside the tables that they are made of. What must not: what is counted (books.py),
+what was answered (replies.py).
+
+Most of this is put right by the next event, and breaks no promise until that fails to come. So what
+may be wrong for a moment is a failure once it was wrong at every look for longer than that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.world import World
+from cluster.members.handshake import can_read
+from cluster.members.membership import is_linked
+from cluster.node.member import Member
+from cluster.node.replica import Replica
+from cluster.store.groups import SharedGroup
+from cluster.store.store import Store
+from cluster.store.unread import Unread
+
+TURNS_PER_LOOK: Final = 16  # of a node; see books.py
+AT_ONCE_S: Final = 0.0  # at the end of any turn
+TURNS_S_MAX: Final = 1.0  # what the next turns put right, also those of a busy node
+COMPACTION_S_MAX: Final = 4.0  # a checkpoint is looked for once a second, and cuts step by step
+OVERDUE_S_MAX: Final = 1.0  # behind a deadline: a node that was paused looks in its next turn
+SEEN_S_MIN: Final = 0.5  # that a connection has stood: one that is soon gone may be seen by nobody
+SILENCE_S_MAX: Final = 1.0  # by which a status may tell of a longer silence than there was
+
+Wrong = tuple[str, str, float]  # what it is known by, how it reads, for how long it may be so
+
+
+class Upkeep:
+    """Looks into a world's nodes; tells `invariants` of what stands still or is out of date."""
+
+    def __init__(self, world: World, invariants: Invariants) -> None:
+        self._world, self._invariants = world, invariants
+        self._turns = 0
+        # By machine: its process, and since when each thing is wrong, by the node's own clock.
+        self._since: dict[str, tuple[int, dict[str, float]]] = {}
+        # By (machine, process, member): since when that is connected, and until when it was, by the
+        # node's own clock.
+        self._met_s: dict[tuple[str, int, str], float] = {}
+        self._parted_s: dict[tuple[str, int, str], float] = {}
+        world.observers.append(self._observe)
+        world.watchers.append(self._turned)
+
+    def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind not in ("peer_connected", "peer_disconnected"):
+            return
+        node = self._world.machine(fields["node"])
+        key, now = (node.name, node.life, fields["name"]), node.clock()
+        if kind == "peer_connected":
+            self._met_s[key] = now
+        elif now - self._met_s.pop(key, now) > SEEN_S_MIN:
+            self._parted_s[key] = now
+
+    def _turned(self, node: SimNode) -> None:
+        self._turns += 1
+        replica = node.replica
+        if replica is None or self._turns % TURNS_PER_LOOK:
+            return
+        now, before = node.clock(), self._since.get(node.name, (node.life, {}))
+        known = before[1] if before[0] == node.life else {}
+        since: dict[str, float] = {}
+        for what, text, patience_s in self._wrong(node, replica):
+            since[what] = known.get(what, now)
+            if now - since[what] >= patience_s:
+                self._invariants.fail("upkeep", f"{node.name}: {text}")
+        self._since[node.name] = node.life, since
+
+    def _wrong(self, node: SimNode, replica: Replica) -> Iterator[Wrong]:
+        """Yield what is not as it should be now."""
+        member, fetch = replica.member, replica._fetch
+        if fetch.under_way and not fetch._verifying and not replica._peers.hello_of(fetch.source):
+            source = fetch.source
+            yield (
+                "source",
+                f"it asks {source} for a copy, and is not connected with it",
+                TURNS_S_MAX,
+            )
+        if node._worker.idle and fetch._verifying:
+            yield "verifying", "it takes a copy for one that is being verified", AT_ONCE_S
+        if member is None:
+            return
+        yield from self._jobs(node, member)
+        yield from self._peers(node, member)
+        yield from self._overdue(node, replica, member)
+        yield from self._files(node, replica, member)
+        yield from _of_groups(member.store)
+        yield from self._unread(member.store)
+
+    def _jobs(self, node: SimNode, member: Member) -> Iterator[Wrong]:
+        """Yield what is said to be done while the worker has nothing to do."""
+        server, maintenance = member._server, node._maintenance
+        if node._worker.idle:
+            flags = {
+                "that is copied": server._copying,
+                "that has a checkpoint made": maintenance._checkpointing,
+                "that is read back": member.scrub._is_reading,
+            }
+            for what, is_said in flags.items():
+                if is_said:
+                    yield what, f"it takes its store for one {what}, by an idle worker", AT_ONCE_S
+        if server._waiting and not server._copying:
+            waiting = sorted(server._waiting)
+            yield "waiting", f"{waiting} wait for a copy that nobody makes", AT_ONCE_S
+        index = member.journal.damaged_index
+        if index and member.checkpointed_index >= index and maintenance._compact_below is None:
+            text = f"it keeps a damaged segment, with a checkpoint of {member.checkpointed_index}"
+            yield "damaged", f"{text}, and needs one of {index}", COMPACTION_S_MAX
+
+    def _peers(self, node: SimNode, member: Member) -> Iterator[Wrong]:
+        """Yield whom Raft hears and should not, or the other way round, and a wrong status."""
+        linked, raft, now = member.linked, member.raft, node.clock()
+        takes_part = linked._context.seniority.takes_part(now)
+        for name in member.settings.others:
+            hello = linked._context.peers.hello_of(name)
+            is_heard = takes_part and is_linked(hello, *linked._admission(name))
+            is_heard = is_heard and can_read(hello, linked._log_level())
+            if is_heard != (name in linked.names):
+                text = f"it is to hear {name}: {is_heard}, and hears {sorted(linked.names)}"
+                yield f"linked {name}", text, TURNS_S_MAX
+            if raft._core.is_reachable(name) != (name in linked.names):
+                text = f"Raft takes {name} for there: {raft._core.is_reachable(name)}"
+                yield f"reachable {name}", f"{text}; it hears {sorted(linked.names)}", AT_ONCE_S
+        for name, sighting in linked.sightings(now).items():
+            parted_s = self._parted_s.get((node.name, node.life, name))
+            if sighting.silent_s and parted_s is not None:
+                more_s = sighting.silent_s - (now - parted_s)
+                if more_s > SILENCE_S_MAX:
+                    text = f"{name} is said to be silent for {sighting.silent_s:.1f} s"
+                    yield f"silent {name}", f"{text}, {more_s:.1f} s more than it is", TURNS_S_MAX
+
+    def _overdue(self, node: SimNode, replica: Replica, member: Member) -> Iterator[Wrong]:
+        """Yield what waits for longer than it may."""
+        led, now_ms = member.broker, node.clock() * 1000
+        tables = led._parked, led._parked_any, led._parked_takes
+        parked = [each for table in tables for kept in table.values() for each in kept.values()]
+        late = [each.request.request_id for each in parked if each.deadline_ms < now_ms]
+        if late:
+            yield "parked", f"{late} are parked beyond their deadline", OVERDUE_S_MAX
+        under_way = replica.frontend._relays._under_way.values()
+        late = [each.request_id for each in under_way if each.deadline_ms < now_ms]
+        if late:
+            yield "relays", f"{late} are relayed beyond their deadline", OVERDUE_S_MAX
+
+    def _files(self, node: SimNode, replica: Replica, member: Member) -> Iterator[Wrong]:
+        """Yield files beside the store that no job has any use for."""
+        fetch, server = replica._fetch, member._server
+        names = {path.name for path in replica.settings.database.parent.iterdir()}
+        of_fetch = fetch._download is not None or fetch._verifying or fetch.ready is not None
+        of_server = server._copying or server._copy is not None
+        left = {
+            name
+            for name in names
+            if (name.startswith("download") and not of_fetch)
+            or (name.startswith("copy-") and not of_server)
+        }
+        if left:
+            yield "files", f"{sorted(left)} are left, and nobody needs them", TURNS_S_MAX
+
+    def _unread(self, store: Store) -> Iterator[Wrong]:
+        """Yield what is kept of who has something unread, and is not so any more."""
+        topics = store._topics
+        for client_id, kept in topics._unread.items():
+            wrong = _out_of_date(store, client_id, kept)
+            if wrong:
+                yield f"unread {client_id}", f"of {client_id} is kept that {wrong}", AT_ONCE_S
+
+
+def _out_of_date(store: Store, client_id: str, kept: Unread) -> str:
+    """Return what a client's index says that its topics do not, "" if it is as if made anew.
+
+    Of what was stirred, or lost, since its last look it need not know; nor of anything where rights
+    have changed.
+    """
+    topics = store._topics
+    own = topics.of(client_id)
+    if kept._own is not own:
+        return "its topics are others"
+    if kept._who not in (None, ...) and kept._who[1] != store.users.changes:  # type: ignore[index]
+        return ""
+    unknown = kept.stirred.keys() | set(topics.lost_since(kept.losses))
+    if kept._who is ...:
+        return ""
+    for name, topic in own.items():
+        if name in unknown or name in kept.hidden:
+            continue
+        cursor = topic.subscribers[client_id].cursor
+        is_gone, is_queued = cursor < topic.floor_id, topic.floor_id <= cursor < topic.last_id
+        if (name in kept._gone, name in kept._queued) != (is_gone, is_queued):
+            return f"{name} at {cursor} has lost, unread: {name in kept._gone}, {is_queued}"
+        if is_queued and kept._queued[name][0] != topic.subscribers[client_id].served:
+            return f"{name} was served at {kept._queued[name][0]}"
+    strangers = (kept._queued.keys() | kept._gone.keys()) - own.keys() - unknown
+    return f"{sorted(strangers)} are its topics" if strangers else ""
+
+
+def _of_groups(store: Store) -> Iterator[Wrong]:
+    """Yield what groups have kept beside their leases, and would count otherwise."""
+    groups = store.groups._groups.values()
+    count = sum(len(group.open) for group in groups)
+    if store.groups._open_count != count:
+        text = f"{store.groups._open_count} are open in all groups, and there are {count}"
+        yield "open", text, AT_ONCE_S
+    for group in groups:
+        wrong = _miscounted(group)
+        if wrong:
+            what = f"group {group.name} of {group.topic.name}"
+            yield what, f"{what}: {wrong}", AT_ONCE_S
+
+
+def _miscounted(group: SharedGroup) -> str:
+    """Return which of a group's invariants does not hold, "" if all do."""
+    leased = [id_ for id_, lease in group.open.items() if lease.client_id]
+    held = Counter(group.open[id_].client_id for id_ in leased if id_ not in group.due)
+    if group.leased != len(leased):
+        return f"{group.leased} are leased, and there are {len(leased)}"
+    if +group.held != held:
+        return f"clients have {dict(group.held)}, and it is {dict(held)}"
+    if not group.due <= group.open.keys():
+        return f"{sorted(group.due - group.open.keys())} are due, and not open"
+    if not group.due <= set(group.due_heap):
+        return f"{sorted(group.due - set(group.due_heap))} are due, and nobody finds them"
+    if group.open and not group.cursor < min(group.open) <= max(group.open) <= group.head:
+        return f"{sorted(group.open)} are open, between {group.cursor} and {group.head}"
+    timed = sum(last + 1 - first for _, first, last in group.timers)
+    if group.timed != timed:
+        return f"{group.timed} have timers, and it is {timed}"
+    order, timers = group.order, {(at_ms, first) for at_ms, first, _ in group.timers}
+    runs = group.timers
+    for id_, lease in group.open.items():
+        if id_ in group.due or (order is not None and order.is_behind(id_)):
+            continue
+        if (lease.at_ms, id_) not in timers and not any(
+            at_ms == lease.at_ms and first <= id_ <= last for at_ms, first, last in runs
+        ):
+            return f"{id_} has no timer for {lease.at_ms}"
+    return ""

@@ -1,0 +1,132 @@
+"""Claims about what the simulator sees of work that stands still and of indexes out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from chaos.simulation.checks import upkeep
+from chaos.simulation.checks.upkeep import Upkeep
+from cluster.store import commands
+from cluster.store.commands import MakeGroup, Put, Raise, Register, Subscribe, Take
+from cluster.store.outcomes import Done
+from cluster.store.store import Store
+from cluster.wire.levels import LEVEL_OF_PATTERNS
+from flotilla_client.protocol import pack
+
+WHO = "c", None
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A store with a topic, somebody who reads it, and a group that has leased two of three."""
+    monkeypatch.setattr("cluster.store.topics.KEPT_MIN", 1)
+    store = Store.open(tmp_path / "store.db", {"a": "1"})
+    operations = (
+        Raise(LEVEL_OF_PATTERNS),
+        Register("c", True, None, ""),
+        Subscribe(*WHO, "t", None),
+        MakeGroup(*WHO, "t", None, "g", 1_000, None, None),
+        Put(*WHO, "t", 0, *pack([b"1", b"2", b"3"])),
+        Take(*WHO, "t", "g", 1, 2, 1_000, None, [], [], []),
+    )
+    for operation in operations:
+        [outcome] = store.apply(store.applied_index + 1, 1, commands.encode(1, [operation]))
+        assert isinstance(outcome, Done), outcome
+    yield store
+    store.close()
+
+
+def watching() -> Upkeep:
+    world = SimpleNamespace(watchers=[], observers=[])
+    return Upkeep(cast("Any", world), cast("Any", None))
+
+
+def test_a_group_that_counts_wrongly_is_seen(store: Store) -> None:
+    [group] = store.groups._groups.values()
+    assert group.leased == 2
+    assert [*upkeep._of_groups(store)] == []
+    for name, wrong in (("leased", 1), ("timed", 9), ("timers", []), ("head", 1), ("due", {2})):
+        right = getattr(group, name)
+        setattr(group, name, wrong)
+        assert len([*upkeep._of_groups(store)]) == 1, name
+        setattr(group, name, right)
+    group.held["d"] += 1
+    assert len([*upkeep._of_groups(store)]) == 1
+    del group.held["d"]
+    store.groups._open_count += 1
+    assert [what for what, _, _ in upkeep._of_groups(store)] == ["open"]
+
+
+def test_an_index_of_what_is_unread_that_is_out_of_date_is_seen(store: Store) -> None:
+    watch = watching()
+    store.read_any("c", {}, 1, 1_000, None, {})
+    [kept] = store._topics._unread.values()
+    assert [*watch._unread(store)] == []
+    assert kept._queued
+    [topic] = store._topics.active.values()
+    topic.subscribers["c"].cursor = 3  # and nobody is told
+    assert len([*watch._unread(store)]) == 1
+    kept.stirred["t"] = None
+    assert [*watch._unread(store)] == []
+
+
+def test_a_job_that_nobody_does_is_seen_at_once_and_a_segment_later() -> None:
+    watch = watching()
+    worker = SimpleNamespace(idle=True)
+    maintenance = SimpleNamespace(_checkpointing=False, _compact_below=None)
+    node = SimpleNamespace(_worker=worker, _maintenance=maintenance)
+    server = SimpleNamespace(_copying=False, _waiting=set())
+    member = SimpleNamespace(
+        _server=server,
+        scrub=SimpleNamespace(_is_reading=False),
+        journal=SimpleNamespace(damaged_index=0),
+        checkpointed_index=7,
+    )
+
+    def found() -> list[tuple[str, float]]:
+        wrong = watch._jobs(cast("Any", node), cast("Any", member))
+        return [(what, patience_s) for what, _, patience_s in wrong]
+
+    assert found() == []
+    maintenance._checkpointing = True
+    assert [patience_s for _, patience_s in found()] == [upkeep.AT_ONCE_S]
+    worker.idle = False
+    assert found() == []
+    server._waiting.add("b")
+    assert found() == [("waiting", upkeep.AT_ONCE_S)]
+    server._copying = True
+    member.journal.damaged_index = 7
+    assert found() == [("damaged", upkeep.COMPACTION_S_MAX)]
+
+
+def test_what_is_wrong_for_longer_than_it_may_be_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures: list[str] = []
+    world = SimpleNamespace(watchers=[], observers=[])
+    invariants = SimpleNamespace(fail=lambda check, text: failures.append(text))
+    watch = Upkeep(cast("Any", world), cast("Any", invariants))
+    clock, wrong = [0.0], [("what", "it is so", 1.0)]
+    node = SimpleNamespace(name="a", life=1, clock=lambda: clock[0], replica=object())
+    monkeypatch.setattr(upkeep, "TURNS_PER_LOOK", 1)
+    monkeypatch.setattr(watch, "_wrong", lambda *about: iter(wrong))
+
+    def look(at_s: float) -> int:
+        clock[0] = at_s
+        watch._turned(cast("Any", node))
+        return len(failures)
+
+    assert look(0.0) == 0
+    assert look(0.9) == 0
+    wrong.clear()
+    assert look(0.95) == 0
+    wrong.append(("what", "it is so", 1.0))
+    assert look(1.5) == 0
+    node.life = 2  # another process
+    assert look(2.6) == 0
+    assert look(3.6) == 1
