@@ -11,8 +11,10 @@ crash, at the right node and moment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+import orjson
 
 from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.disks.durable import DurableLog
@@ -23,7 +25,8 @@ from cluster.log.entries import payload_of
 from cluster.store import commands
 from cluster.store.commands import Operation, Subscribe, Unsubscribe
 from cluster.wire.messages import AppendEntriesResponse, Message, RequestVote, RequestVoteResponse
-from flotilla_client.protocol import SUB, UNSUB, Reply, Request
+from flotilla_client.errors import FlotillaError
+from flotilla_client.protocol import ACK, ERRORS, SUB, UNSUB, Reply, Request
 from flotilla_client.retry import ON_NAK, is_definite
 
 
@@ -32,8 +35,30 @@ class MessageRules:
 
     def __init__(self, world: World, invariants: Invariants) -> None:
         self._world, self._invariants = world, invariants
+        self._attempts: dict[str, set[str]] = {}  # by exchange: requests without a certain refusal
         world.net.taps.append(self._hear)
+        world.reply_taps.append(self._replied)
         world.observers.append(self._observe)
+
+    def asked(self, request_id: str) -> None:
+        """Take note that an attempt of an exchange has left."""
+        self._attempts.setdefault(_exchange_of(request_id), set()).add(request_id)
+
+    def _replied(self, node: str, route: str, frames: Sequence[bytes]) -> None:
+        header = orjson.loads(frames[0])
+        attempts = self._attempts.get(_exchange_of(header["request_id"]))
+        if attempts and header["type"] != ACK and _is_certain(header["body"]):
+            attempts.discard(header["request_id"])
+
+    def failed(self, name: str, error: FlotillaError) -> None:
+        """Check that an exchange's error is certain only if each of its attempts is.
+
+        What a node has refused for certain counts, also if its client has not heard of it.
+        """
+        left = self._attempts.pop(name, set())
+        if error.definite and left and not self._world.net.doubled:
+            text = f"{name} is {error.code}, for certain, and nobody has refused {sorted(left)}"
+            self._invariants.fail("definite", text)
 
     def denied(self, request: Request, reply: Reply) -> None:
         """Check that what is refused for certain waits for a majority in nobody's log.
@@ -87,6 +112,16 @@ class MessageRules:
         if log.terms and log.term < message.term:
             text = f"{node.name} votes in term {message.term}, on its disk is {log.term}"
             self._invariants.fail("hard_state", text)
+
+
+def _exchange_of(request_id: str) -> str:
+    return request_id.rpartition(".")[0]
+
+
+def _is_certain(body: Mapping[str, Any]) -> bool:
+    """Return whether a refusal says that its request was not carried out, by itself or its code."""
+    said, known = body.get("definite"), ERRORS.get(str(body.get("error")))
+    return bool(said) if said is not None else known is not None and known.definite
 
 
 # A process may take a sequence again that the one before it has used for something else.

@@ -25,6 +25,7 @@ from cluster.node.replica import Replica
 from cluster.store.groups import SharedGroup
 from cluster.store.store import Store
 from cluster.store.unread import Unread
+from cluster.store.users import SUBSCRIBE
 
 TURNS_PER_LOOK: Final = 16  # of a node; see books.py
 AT_ONCE_S: Final = 0.0  # at the end of any turn
@@ -179,20 +180,23 @@ class Upkeep:
 def _out_of_date(store: Store, client_id: str, kept: Unread) -> str:
     """Return what a client's index says that its topics do not, "" if it is as if made anew.
 
-    Of what was stirred, or lost, since its last look it need not know; nor of anything where rights
-    have changed.
+    Of what was stirred, or lost, since its last look it need not know; nor of anything if it knows
+    that rights have changed.
     """
     topics = store._topics
     own = topics.of(client_id)
     if kept._own is not own:
         return "its topics are others"
-    if kept._who not in (None, ...) and kept._who[1] != store.users.changes:  # type: ignore[index]
+    who: Any = kept._who  # see `Store._unread`
+    if who is ... or (who is not None and who[1] != store.users.changes):
         return ""
     unknown = kept.stirred.keys() | set(topics.lost_since(kept.losses))
-    if kept._who is ...:
-        return ""
     for name, topic in own.items():
-        if name in unknown or name in kept.hidden:
+        if name in unknown:
+            continue
+        if (name in kept.hidden) == (who is None or store.users.may(who[0], SUBSCRIBE, name)):
+            return f"{name} is hidden: {name in kept.hidden}"
+        if name in kept.hidden:
             continue
         cursor = topic.subscribers[client_id].cursor
         is_gone, is_queued = cursor < topic.floor_id, topic.floor_id <= cursor < topic.last_id

@@ -20,6 +20,7 @@ from analytics.twins import Evidence
 from chaos.simulation.checks.books import QUIET_S, Books
 from chaos.simulation.checks.calm import Calm
 from chaos.simulation.checks.checkpoints import Checkpoints
+from chaos.simulation.checks.clients_upkeep import ClientsUpkeep
 from chaos.simulation.checks.coverage import Coverage
 from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.checks.message_rules import MessageRules
@@ -110,6 +111,7 @@ class Attached:
         )
         self._books = Books(world, self._invariants)
         self._upkeep = Upkeep(world, self._invariants)
+        self._clients_upkeep = ClientsUpkeep(lambda text: self._invariants.fail("upkeep", text))
         self._checkpoints = Checkpoints(world, self._invariants)
         self._rebuilt = Rebuilt(world, self._invariants, self._reference)
         self._scrubbing = Scrubbing(world, self._invariants)
@@ -426,6 +428,7 @@ class Attached:
         """See `clients.Watcher`."""
         self._tell(process, operation, outcome)
         self._promises.completed(process, operation, outcome)
+        self._clients_upkeep.answered(process)
         self._coverage.completed(process, operation, outcome)
 
     def _tell(self, process: Process, operation: Operation, outcome: Outcome) -> None:
@@ -436,6 +439,11 @@ class Attached:
     def asked(self, request_id: str) -> None:
         """See `clients.Watcher`."""
         self._reads.asked(request_id)
+        self._message_rules.asked(request_id)
+
+    def failed(self, name: str, error: FlotillaError) -> None:
+        """See `clients.Watcher`."""
+        self._message_rules.failed(name, error)
 
     def denied(self, request: Request, reply: Reply) -> None:
         """See `clients.Watcher`."""
@@ -485,6 +493,8 @@ class Attached:
     def not_stored(self, client: str, topic: str, publication: str) -> None:
         """See `scripts.Course`."""
         self._promises.not_stored(client, topic, publication.encode())
+        for process in self.crowd.clients[client].processes:
+            self._clients_upkeep.refused(process, topic, publication.encode())
 
     def forgotten(self, process: Process, client_id: str) -> None:
         """See `scripts.Course`."""

@@ -131,6 +131,9 @@ class Watcher(Protocol):
     def asked(self, request_id: str) -> None:
         """Hear that an attempt of a request leaves."""
 
+    def failed(self, name: str, error: FlotillaError) -> None:
+        """Hear that an exchange of that name has come to an error."""
+
     def denied(self, request: Request, reply: Reply) -> None:
         """Hear that a node refuses the first attempt of a request, the only one so far."""
 
@@ -563,6 +566,7 @@ class Process:
                 case Done():
                     self._operate(lambda done=action: steps.send(done))  # type: ignore[misc]
                 case Failed(error):
+                    self.observer.watcher.failed(exchange.name, error)
                     self._operate(lambda error=error: steps.throw(error))  # type: ignore[misc]
                 case Close(endpoint):
                     self.close(endpoint)

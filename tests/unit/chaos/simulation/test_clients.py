@@ -148,6 +148,9 @@ class Ear:
     def asked(self, request_id: str) -> None:
         pass
 
+    def failed(self, name: str, error: FlotillaError) -> None:
+        pass
+
     def denied(self, request: Request, reply: Reply) -> None:
         self.denials.append((request.type, str(reply.body["error"])))
 
