@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 from cluster.serve.frontend import Frontend
-from cluster.store.outcomes import Delivery, Refused, no_topic
+from cluster.store.outcomes import Delivery, Looked, Refused, no_topic
 from cluster.store.users import SUBSCRIBE
 from flotilla_client.properties import Enveloped, Properties
 from flotilla_client.properties import decode as decode_properties
@@ -85,7 +85,8 @@ class PublicationReader:
             found = store.read_from(topic, from_id, asked.count, BYTES_MAX)
             if isinstance(found, Delivery):
                 return PageFound(first_id, last_id, found)
-            from_id = found.details["last_id"] + 1
+            gone_id = found.last_id if isinstance(found, Looked) else found.details["last_id"]
+            from_id = gone_id + 1
         return PageFound(first_id, last_id, Delivery(topic, 0, 0, b"", b""))
 
 

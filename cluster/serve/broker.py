@@ -56,7 +56,7 @@ from cluster.store.commands import (
     UnsubscribePattern,
 )
 from cluster.store.expiry import NEVER
-from cluster.store.outcomes import Leased, no_topic
+from cluster.store.outcomes import Leased, Looked, no_topic
 from cluster.store.store import Delivery, Done, Outcome, Refused, Store
 from cluster.store.users import ADMIN as ADMIN_RIGHT
 from cluster.store.users import OBSERVE, PUBLISH, SUBSCRIBE, unauthorized
@@ -157,6 +157,8 @@ HELD_TOPICS_MAX: Final = 1_000  # full topics that are to be told of
 CHANGES_A_TOPIC: Final = frozenset({PUT, UNSUB, SEEK})  # what a parked GET may be waiting for
 ENDS_SUBSCRIPTIONS: Final = frozenset({DROP_SUBSCRIPTION, DELETE_TOPIC})  # as well
 READS: Final = frozenset({GET, READ, TOPICS, INSPECT})
+# What a GET of any topic is told of one of them in its turn.
+TOLD_OF_A_TOPIC: Final = frozenset({"purged", "gap", "expired", "compacted"})
 NOBODY: Final = ""  # no client's id: it has no leases
 OF_OTHERS: Final = frozenset({INSPECT, ADMIN})  # the client that is named does not act: it is meant
 
@@ -196,8 +198,9 @@ class Waiting:
     that entry is there, and what had not expired then may be given: while it was waited for more
     may have, again and again. `carried_out`: the change that it asked for stands (of a GET: the
     acknowledgment it carried, of a TAKE: what it settled). `body`: an answer that is made step by
-    step, as far as it has come. `has_place`: it counts among what its principal has under way.
-    `work`: of its entry, if that has not been applied (`_work_of`).
+    step, as far as it has come. `looked`: what a GET or READ has found to have expired, so far.
+    `has_place`: it counts among what its principal has under way. `work`: of its entry, if that has
+    not been applied (`_work_of`).
     """
 
     route: Route
@@ -212,6 +215,7 @@ class Waiting:
     lacked: LevelTooLow | None = None
     awaits_time: bool = False
     is_timed: bool = False
+    looked: Looked | None = None
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
     has_place: bool = False
@@ -1177,7 +1181,13 @@ class Broker:
             self.refuse(waiting, "overloaded", message, retry_after_ms=RETRY_AFTER_MS)
             return
         result = self._read(waiting)
-        if isinstance(result, Refused):
+        if isinstance(result, Looked):
+            waiting.looked = result
+            self._due.append(waiting)
+        elif isinstance(result, Refused):
+            is_told = result.code in TOLD_OF_A_TOPIC and not waiting.carried_out
+            if is_told and _is_of_any(waiting):
+                self.store.note_turn(waiting.request.client_id, result.details["topic"])
             self.refuse(waiting, result.code, result.message, **result.details)
         elif not waiting.is_timed and self._is_over(result, now_ms):
             # Its time is over, and an entry alone says so to all nodes: this is that entry.
@@ -1249,19 +1259,17 @@ class Broker:
         ahead = store.ahead(waiting.request.client_id, _claims(waiting.request))
         return any(store.lacks(principal, SUBSCRIBE, topic) is None for topic in ahead)
 
-    def _read(self, waiting: Waiting) -> Delivery | Refused:
+    def _read(self, waiting: Waiting) -> Delivery | Looked | Refused:
         request = waiting.request
         body, client_id = request.body, request.client_id
-        bounds, knows_expiry = (body["max_count"], body["max_bytes"]), body["expiry"]
+        bounds, how = (body["max_count"], body["max_bytes"]), (body["expiry"], waiting.looked)
         if request.type == READ:
-            return self.store.read_from(request.topic, body["from_id"], *bounds, knows_expiry)
+            return self.store.read_from(request.topic, body["from_id"], *bounds, *how)
         if request.topic:
             place = body["last_id"], *bounds, body["placed"]
-            return self.store.read(client_id, request.topic, *place, knows_expiry)
+            return self.store.read(client_id, request.topic, *place, *how)
         last_ids, placed = body["last_ids"], body["placed"]
-        return self.store.read_any(
-            client_id, last_ids, *bounds, waiting.principal, placed, knows_expiry
-        )
+        return self.store.read_any(client_id, last_ids, *bounds, waiting.principal, placed, *how)
 
     def _deliver(self, waiting: Waiting, delivery: Delivery) -> None:
         body: dict[str, Any] = {
@@ -1272,8 +1280,7 @@ class Broker:
         if delivery.passed is not None:
             body["passed"] = {"error": delivery.passed.code, **delivery.passed.details}
         client_id = waiting.request.client_id
-        is_of_any = waiting.request.type == GET and not waiting.request.topic
-        if is_of_any and delivery.count:
+        if _is_of_any(waiting) and delivery.count:
             self.store.note_turn(client_id, delivery.topic)
             if self.store.patterns.of(client_id):
                 # Perhaps the client does not know yet that it subscribes to it.
@@ -1604,6 +1611,10 @@ def _changed_its_topic(waiting: Waiting, outcome: Outcome) -> bool:
     request = waiting.request
     is_dropped = request.type == ADMIN and request.body["act"] in ENDS_SUBSCRIPTIONS
     return changed and (is_dropped or request.type in CHANGES_A_TOPIC)
+
+
+def _is_of_any(waiting: Waiting) -> bool:
+    return waiting.request.type == GET and not waiting.request.topic
 
 
 def _taker(request: Request) -> tuple[str, ...]:

@@ -54,6 +54,18 @@ class Delivery:
 
 
 @dataclass(slots=True)
+class Looked:
+    """From `first_id` to `last_id` of a topic all has expired, and more has to be looked at.
+
+    It is no answer: who asks again with it goes on from there.
+    """
+
+    topic: str
+    first_id: int
+    last_id: int
+
+
+@dataclass(slots=True)
 class Leased:
     """What a client has by a take: `runs` of [first id, last id, attempt], and all that, packed.
 

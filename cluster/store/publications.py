@@ -306,22 +306,27 @@ class Publications:
             return False
         return self._row_of(topic, id_).run(id_, 1, log_ms, is_over=True) == 1
 
-    def expired_to(self, topic: Topic, first_id: int, log_ms: int) -> int:
+    def is_lapsed(self, topic: Topic, id_: int, log_ms: int) -> bool:
+        """Return whether a publication has expired at that time, or is compacted away."""
+        return self.compacted_to(topic, id_) >= id_ or self.has_expired(topic, id_, log_ms)
+
+    def expired_to(self, topic: Topic, first_id: int, log_ms: int) -> tuple[int, bool]:
         """Return the last id from `first_id` on up to which all have expired at that time.
 
-        `first_id` - 1 if that one has not. READ_ROWS_MAX rows are looked at.
+        `first_id` - 1 if that one has not. READ_ROWS_MAX rows are looked at; also return whether
+        these were all.
         """
         last_id, end = first_id - 1, self.readable_id(topic)
         if not self._expires(topic, first_id):
-            return last_id
+            return last_id, True
         for _ in range(READ_ROWS_MAX):
             row = self._row_at(topic, last_id + 1) if last_id < end else None
             if row is None:
-                break
+                return last_id, True
             last_id += row.run(last_id + 1, ID_MAX, log_ms, is_over=True)
             if last_id < row.last_id:
-                break
-        return last_id
+                return last_id, True
+        return last_id, last_id == end
 
     def compacted_to(self, topic: Topic, first_id: int) -> int:
         """Return the last id from `first_id` on up to which all are compacted away.

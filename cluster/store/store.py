@@ -69,6 +69,7 @@ from cluster.store.outcomes import (
     Delivery,
     Done,
     Leased,
+    Looked,
     Outcome,
     Refused,
     another_choice,
@@ -124,6 +125,8 @@ __all__ = ["CorruptStore", "Delivery", "Done", "Limits", "Outcome", "Refused", "
 
 BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024  # of publications, before they are written anyway
 TOPICS_LOOKED_UP: Final = 256  # at once, where few of them are wanted
+LAPSED_TOPICS_MAX: Final = 16  # that one GET of any topic looks behind: about a millisecond
+LAPSED: Final = frozenset({"expired", "compacted"})  # what no application is told of
 ENDED_MAX: Final = 1_000  # subscriptions that one entry ends, with their topic: some ms
 
 
@@ -179,7 +182,11 @@ class Store:
         self.compaction = Compaction(self._topics, self._publications, self._latest)
         self.patterns = Patterns(database)
         self.groups = Groups(
-            database, self._topics, self._publications, limits.groups, limits.id_max
+            database,
+            self._topics,
+            self._publications,
+            limits.groups,
+            limits.id_max,
         )
         self._publications.load(self._topics.active.values())
         self._dirty_members = False
@@ -1268,18 +1275,20 @@ class Store:
         max_bytes: int,
         placed: int = 0,
         knows_expiry: bool = True,
-    ) -> Delivery | Refused:
+        looked: Looked | None = None,
+    ) -> Delivery | Looked | Refused:
         """Return what the client has not got of the topic: after `last_id`, or its cursor.
 
         At least one publication if there is any, even one over `max_bytes`; none behind one that
         has expired, or is compacted away. Of what is so in front of all it is told beside what
         follows; alone, where nothing does. `placed`: which entry, as the client knows, has placed
-        its subscription. `knows_expiry`: see `outcomes.expired`.
+        its subscription. `knows_expiry`: see `outcomes.expired`. `looked`: what it has returned
+        before, which is no answer: what has expired is looked at in steps.
         """
-        start = self._start(client_id, topic, last_id, placed, knows_expiry)
+        start = self._start(client_id, topic, last_id, placed)
         if isinstance(start, Refused):
             return start
-        return self._deliver(*start, max_count, max_bytes, knows_expiry)
+        return self._deliver(*start, max_count, max_bytes, knows_expiry, looked)
 
     def read_any(
         self,
@@ -1290,15 +1299,16 @@ class Store:
         principal: str | None = None,
         placed: Mapping[str, int] = MappingProxyType({}),
         knows_expiry: bool = True,
-    ) -> Delivery | Refused:
+        looked: Looked | None = None,
+    ) -> Delivery | Looked | Refused:
         """Return publications of that topic of the client's that was read longest ago.
 
         Of those that are alike, as none was read since this node leads, the one whose next
-        publication waits longest. So no topic waits behind a hot one for more than a round.
-        `last_ids` {topic: id the client has}, `placed`, by topic, as in `read`; its cursor counts
-        for topics left out. A topic that
-        the principal may not read any more is as if it were not there; if that is so of all, he is
-        refused.
+        publication waits longest. So no topic waits behind a hot one for more than a round. One of
+        which all has expired stands behind those that have something, LAPSED_TOPICS_MAX of such: it
+        is told of where none of these has. `last_ids` {topic: id the client has}, `placed`, by
+        topic, as in `read`; its cursor counts for topics left out. A topic that the principal may
+        not read any more is as if it were not there; if that is so of all, he is refused.
         """
         own = self._topics.of(client_id)
         unread = self._unread(client_id, principal)
@@ -1317,7 +1327,7 @@ class Store:
                 is_there = last_id == subscription.cursor >= topic.floor_id
                 if is_there and at == subscription.placed:
                     continue  # as most of a thousand are
-            start = self._start(client_id, name, last_id, placed.get(name, 0), knows_expiry)
+            start = self._start(client_id, name, last_id, placed.get(name, 0))
             if isinstance(start, Refused):
                 return start
             elsewhere[name] = last_id
@@ -1328,16 +1338,38 @@ class Store:
             for name, last_id in elsewhere.items()
             if last_id < own[name].last_id
         ]
-        lossy = unread.gone(apart_from=elsewhere)
-        if (gone := _told_first(lossy, knows_expiry)) is not None:
-            return gone
-        waiting += lossy
-        if (first := unread.first(apart_from=elsewhere)) is not None:
-            waiting.append(first)
-        if not waiting:
-            return Delivery("", 0, 0, b"", b"")
-        topic, _, last_id = self._next_of(waiting)
-        return self._deliver(topic, last_id, max_count, max_bytes, knows_expiry)
+        waiting += unread.gone(apart_from=elsewhere)
+        lapsed: Refused | None = None
+        for topic, _, last_id in self._in_turn(waiting, unread, set(elsewhere)):
+            found = self._deliver(topic, last_id, max_count, max_bytes, knows_expiry, looked)
+            if (
+                not isinstance(found, Refused)
+                or _may_pass(topic, found)
+                or found.code not in LAPSED
+            ):
+                return found
+            lapsed = lapsed or found
+        return lapsed or Delivery("", 0, 0, b"", b"")
+
+    def _in_turn(
+        self,
+        waiting: list[tuple[Topic, Subscription, int]],
+        unread: Unread,
+        apart_from: set[str],
+    ) -> Iterator[tuple[Topic, Subscription, int]]:
+        """Yield LAPSED_TOPICS_MAX topics at most whose turn it is, of those and of the unread."""
+        first = unread.first(apart_from)
+        for _ in range(LAPSED_TOPICS_MAX):
+            places = waiting if first is None else [*waiting, first]
+            if not places:
+                return
+            place = self._next_of(places)
+            yield place
+            if place is first:
+                apart_from.add(place[0].name)
+                first = unread.first(apart_from)
+            else:
+                waiting.remove(place)
 
     def _unread(self, client_id: str, principal: str | None) -> Unread:
         """Return what a client has not read, for its principal, looked at."""
@@ -1353,7 +1385,7 @@ class Store:
         return unread
 
     def note_turn(self, client_id: str, topic: str) -> None:
-        """Note that what `read_any` returned is sent: what has expired meanwhile is not."""
+        """Note that what `read_any` returned of a topic is sent: what expires before is not."""
         self._servings += 1
         self._topics.of(client_id)[topic].subscribers[client_id].served = self._servings
         self._topics.stir(client_id, topic)
@@ -1361,7 +1393,7 @@ class Store:
     def _next_of(
         self, waiting: list[tuple[Topic, Subscription, int]]
     ) -> tuple[Topic, Subscription, int]:
-        """Return whose turn it is; whoever is told of what has expired has not had his."""
+        """Return whose turn it is."""
         longest_ago = min(subscription.served for _, subscription, _ in waiting)
         waiting = [place for place in waiting if place[1].served == longest_ago]
         return waiting[0] if len(waiting) == 1 else min(waiting, key=self._age)
@@ -1373,6 +1405,8 @@ class Store:
         """
         topic, subscription, last_id = place
         last_id = max(last_id, topic.floor_id)  # what is below has expired, and is passed
+        if last_id == topic.last_id:
+            return ID_MAX, topic.name  # nothing of it is there: it stands behind the others
         if subscription.aged_id != last_id:
             subscription.age = self._publications.entry_of(topic, last_id + 1)
             subscription.aged_id = last_id
@@ -1388,7 +1422,7 @@ class Store:
         return topic, subscription
 
     def _start(
-        self, client_id: str, name: str, last_id: int | None, placed: int, knows_expiry: bool
+        self, client_id: str, name: str, last_id: int | None, placed: int
     ) -> tuple[Topic, int] | Refused:
         """Return the topic and the id behind which the client reads on."""
         found = self._subscription(client_id, name)
@@ -1403,24 +1437,32 @@ class Store:
         if topic.gone_id <= start < min(topic.floor_id, subscription.cursor):
             message = f"publications after {last_id} of {name!r} are gone"
             return Refused("already_acknowledged", message, {"cursor": subscription.cursor})
-        gone = _gone(topic, start, knows_expiry)
-        if gone is None or _may_pass(topic, gone):
-            return topic, start
-        return gone
+        return topic, start
 
     def _deliver(
-        self, topic: Topic, last_id: int, max_count: int, max_bytes: int, knows_expiry: bool
-    ) -> Delivery | Refused:
+        self,
+        topic: Topic,
+        last_id: int,
+        max_count: int,
+        max_bytes: int,
+        knows_expiry: bool,
+        looked: Looked | None,
+    ) -> Delivery | Looked | Refused:
         if last_id == topic.last_id:
             return Delivery(topic.name, 0, 0, b"", b"")
+        gone = _gone(topic, last_id, knows_expiry)
+        if gone is not None and not _may_pass(topic, gone):
+            return gone
         log_ms = self.idle.log_ms
-        gone = self._lapsed(topic, last_id, log_ms, knows_expiry)
-        if gone is not None:
-            last_id = gone.details["last_id"]
-            if not _may_pass(topic, gone):
-                return gone
-            if self._lapsed(topic, last_id, log_ms, knows_expiry) is not None:
-                return gone  # he asks again behind it: one answer tells of one run
+        lapsed = self._lapsed(topic, last_id, log_ms, knows_expiry, looked)
+        if isinstance(lapsed, Looked):
+            return lapsed
+        if lapsed is not None:
+            last_id = lapsed.details["last_id"]
+            if not _may_pass(topic, lapsed):
+                return lapsed
+            if self._publications.is_lapsed(topic, last_id + 1, log_ms):
+                return lapsed  # he asks again behind it: one answer tells of one run
         first_id = last_id + 1
         cut = self._publications.cut(topic, first_id, max_count, max_bytes, log_ms)
         return Delivery(
@@ -1432,12 +1474,17 @@ class Store:
             cut.times,
             cut.has_properties,
             cut.over_ms,
-            gone,
+            lapsed,
         )
 
     def _lapsed(
-        self, topic: Topic, last_id: int, log_ms: int, knows_expiry: bool
-    ) -> Refused | None:
+        self,
+        topic: Topic,
+        last_id: int,
+        log_ms: int,
+        knows_expiry: bool,
+        looked: Looked | None,
+    ) -> Looked | Refused | None:
         """Return what who has all up to `last_id` is told of what follows; None: it is there.
 
         It has expired, or is compacted away: one run, of one of the two.
@@ -1446,7 +1493,12 @@ class Store:
         compacted_id = self._publications.compacted_to(topic, behind_id + 1)
         if compacted_id > behind_id == last_id:
             return compacted(topic.name, last_id, compacted_id, knows_expiry)
-        expired_id = self._publications.expired_to(topic, behind_id + 1, log_ms)
+        known_id = behind_id
+        if looked is not None and looked.topic == topic.name and looked.first_id <= behind_id + 1:
+            known_id = max(behind_id, looked.last_id)
+        expired_id, is_all = self._publications.expired_to(topic, known_id + 1, log_ms)
+        if not is_all:
+            return Looked(topic.name, behind_id + 1, expired_id)
         if expired_id > last_id:
             return expired(topic.name, last_id, expired_id, knows_expiry)
         return None
@@ -1475,8 +1527,14 @@ class Store:
         return Leased(token, runs, left_ms, lengths, data, times)
 
     def read_from(
-        self, name: str, from_id: int, max_count: int, max_bytes: int, knows_expiry: bool = True
-    ) -> Delivery | Refused:
+        self,
+        name: str,
+        from_id: int,
+        max_count: int,
+        max_bytes: int,
+        knows_expiry: bool = True,
+        looked: Looked | None = None,
+    ) -> Delivery | Looked | Refused:
         """Return what a topic holds from an id on, for whoever may read it; it moves nothing."""
         topic = self._topics.active.get(name)
         if topic is None:
@@ -1485,7 +1543,7 @@ class Store:
             return not_there_yet(name, from_id, topic.last_id)
         if from_id <= topic.floor_id:
             return not_kept(name, from_id - 1, topic.floor_id)
-        return self._deliver(topic, from_id - 1, max_count, max_bytes, knows_expiry)
+        return self._deliver(topic, from_id - 1, max_count, max_bytes, knows_expiry, looked)
 
     # --- recoveries (docs/recovery.md) ----------------------------------------------------------
 
@@ -1812,19 +1870,7 @@ def _may_pass(topic: Topic, gone: Refused) -> bool:
     Else who reads is told that alone: nothing follows yet, or it is not what its publisher wanted,
     or he knows no expiry.
     """
-    return gone.code in ("expired", "compacted") and gone.details["last_id"] < topic.last_id
-
-
-def _told_first(
-    places: Sequence[tuple[Topic, Subscription, int]], knows_expiry: bool
-) -> Refused | None:
-    """Return what is gone there that has to be told before anything is delivered."""
-    for topic, _, last_id in places:
-        # A client may have a thousand of these: no message is made that nobody is told.
-        is_passed = knows_expiry and topic.gone_id <= last_id and topic.floor_id < topic.last_id
-        if not is_passed and (gone := _gone(topic, last_id, knows_expiry)) is not None:
-            return gone
-    return None
+    return gone.code in LAPSED and gone.details["last_id"] < topic.last_id
 
 
 def _gone(topic: Topic, last_id: int, knows_expiry: bool) -> Refused | None:

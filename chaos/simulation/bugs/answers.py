@@ -41,7 +41,7 @@ _cut: Final = Row.cut
 def max_count_is_ignored(patches: Patches) -> None:
     """Deliver all there is."""
 
-    def read(broker: Broker, waiting: Waiting) -> Delivery | Refused:
+    def read(broker: Broker, waiting: Waiting) -> Any:
         request = waiting.request
         more = replace(request, body=request.body | {"max_count": 1 << 30})
         return _read(broker, replace(waiting, request=more))

@@ -119,9 +119,9 @@ def what_has_expired_is_passed_by_one(patches: Patches) -> None:
 def an_answer_passes_one_more(patches: Patches) -> None:
     """Tell a reader that one more has expired, and deliver what follows that."""
 
-    def lapsed(store: Store, topic: Topic, last_id: int, *more: Any) -> Refused | None:
+    def lapsed(store: Store, topic: Topic, last_id: int, *more: Any) -> Any:
         gone = _lapsed(store, topic, last_id, *more)
-        if gone is not None and gone.details["last_id"] + 1 < topic.last_id:
+        if isinstance(gone, Refused) and gone.details["last_id"] + 1 < topic.last_id:
             gone.details["last_id"] += 1
             gone.details["missed"] += 1
         return gone
@@ -133,7 +133,7 @@ def an_answer_passes_one_more(patches: Patches) -> None:
 def what_an_answer_passes_is_not_told(patches: Patches) -> None:
     """Deliver what follows, and say nothing of what has expired in front of it."""
 
-    def deliver(store: Store, *asked: Any) -> Delivery | Refused:
+    def deliver(store: Store, *asked: Any) -> Any:
         delivery = _deliver(store, *asked)
         if isinstance(delivery, Delivery):
             delivery.passed = None

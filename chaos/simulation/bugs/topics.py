@@ -93,12 +93,10 @@ def a_late_get_acknowledges_behind_a_seek(patches: Patches) -> None:
         }
         return _advance(store, replace(asked, placed=places))
 
-    def start(
-        store: Store, client_id: str, name: str, last_id: int | None, placed: int, knows: bool
-    ) -> Any:
+    def start(store: Store, client_id: str, name: str, last_id: int | None, placed: int) -> Any:
         found = store._subscription(client_id, name)
         at = found[1].placed if isinstance(found, tuple) else placed
-        return _start(store, client_id, name, last_id, at, knows)
+        return _start(store, client_id, name, last_id, at)
 
     patches.attribute(Store, "_advance", advance)
     patches.attribute(Store, "_start", start)

@@ -19,7 +19,7 @@ from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.world import World
 from cluster.log.entries import FIRST_INDEX
 from cluster.store.groups import SharedGroup
-from cluster.store.outcomes import Done, Outcome
+from cluster.store.outcomes import Done, Looked, Outcome
 from cluster.store.store import CorruptStore, Delivery, Store
 
 BYTES_MAX: Final = 1 << 40  # of a delivery: no bound
@@ -222,7 +222,11 @@ class Rebuilt:
                 yield f"{topic} from {last_id + 1} on: {error}"
                 return
             runs: list[tuple[range, bool]] = []  # ids, and whether they are compacted away
-            told = found.passed if isinstance(found, Delivery) else found
+            if isinstance(found, Looked):
+                runs.append((range(found.first_id, found.last_id + 1), False))
+                told = None
+            else:
+                told = found.passed if isinstance(found, Delivery) else found
             if told is not None:
                 ids = range(told.details["first_id"], told.details["last_id"] + 1)
                 runs.append((ids, told.code == "compacted"))

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from cluster.serve import broker as broker_module
-from cluster.serve.broker import Answer, Broker, BrokerLimits
-from cluster.store import commands
+from cluster.serve.broker import Answer, Broker, BrokerLimits, Waiting
+from cluster.store import commands, publications
+from cluster.store import store as stores
 from cluster.store.commands import Put, Raise, SetTopic
-from cluster.store.outcomes import Delivery, Done
+from cluster.store.outcomes import Delivery, Done, Looked
 from cluster.store.store import Store
 from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_EXPIRY, LEVEL_OF_GROUPS, LEVEL_OF_IDLE
 from flotilla_client.policies import parse_keep
@@ -26,6 +27,7 @@ from flotilla_client.protocol import (
     GET,
     INSPECT,
     PUT,
+    READ,
     REQUEST_ID,
     SUB,
     TAKE,
@@ -824,6 +826,119 @@ def test_a_topic_whose_publication_expires_before_it_is_sent_keeps_its_turn(
     timed.ask(GET, "", last_ids={"t": 2}, expiry=True)
     [given] = timed.turn()
     assert (given.body["topic"], given.body["id"]) == ("u", 1)
+
+
+def test_a_topic_of_which_all_expires_takes_no_turn_from_those_that_have_something(
+    timed: BrokerBench,
+) -> None:
+    """Each answer told of it alone: by the next question more of it had expired, for ever."""
+    timed.ask(SUB, "u")
+    timed.turn()
+    counter, cursors, given = 0, {"t": 0, "u": 0}, []
+    for number in range(1, 21):
+        put_expiring(timed, number, 60_000, "u")
+    timed.turn()
+    while cursors["u"] < 20:
+        counter += 1
+        put_expiring(timed, counter, 1)
+        timed.turn(took_ms=2)  # longer than it lives
+        timed.ask(GET, "", last_ids=dict(cursors), max_count=1, expiry=True)
+        [answer] = [each for each in timed.turn() + timed.turn() if "topic" in each.body]
+        given.append((answer.body["topic"], answer.body.get("error")))
+        cursors[answer.body["topic"]] = answer.body.get("id") or answer.body["last_id"]
+    assert given == [("u", None)] * 20
+    timed.turn(took_ms=2)
+    for code in ("uncertain", "expired"):  # the first one has acknowledged something as well
+        timed.ask(GET, "", last_ids=cursors, expiry=True)
+        [told] = timed.turn()
+        assert (code_of(told), told.body["last_id"]) == (code, counter)
+
+
+def test_nobody_hears_of_one_topic_alone_whatever_is_gone_of_it(timed: BrokerBench) -> None:
+    """What a policy drops is told in its turn, however often it drops."""
+    timed.ask(SUB, "u")
+    policy = parse_keep("unread") | {"max_bytes": 40, "when_full": "drop-oldest"}
+    index = timed.store.applied_index + 1
+    act = SetTopic("t", policy, True, True)
+    outcomes = timed.store.apply(index, 1, commands.encode(0, [act]))
+    assert isinstance(outcomes[0], Done), outcomes
+    timed.turn()
+    counter, cursors, given = 0, {"t": 0, "u": 0}, []
+    for number in range(1, 6):
+        put_expiring(timed, number, 60_000, "u")
+    for _ in range(10):
+        for _ in range(20):
+            counter += 1
+            put_expiring(timed, counter, 60_000)
+        timed.turn()
+        timed.ask(GET, "", last_ids=dict(cursors), max_count=1, expiry=True)
+        [answer] = timed.turn()
+        given.append((answer.body["topic"], answer.body.get("error")))
+        if code_of(answer) != "uncertain":  # as it had acknowledged something: it asks again
+            cursors[answer.body["topic"]] = answer.body.get("id") or answer.body["last_id"]
+    assert given.count(("t", "gap")) >= 3
+    assert given.count(("u", None)) >= 3
+
+
+def test_more_expired_topics_than_one_get_looks_behind_are_told_of_in_turns(
+    timed: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "LAPSED_TOPICS_MAX", 2)
+    names = [f"e{number}" for number in range(5)]
+    for name in (*names, "u"):
+        timed.ask(SUB, name)
+    timed.turn()
+    for name in names:
+        put_expiring(timed, 1, 1, name)
+    timed.turn(took_ms=2)
+    put_expiring(timed, 1, 60_000, "u")
+    timed.turn()
+    cursors, given = dict.fromkeys((*names, "u"), 0), []
+    for _ in range(6):
+        timed.ask(GET, "", last_ids=dict(cursors), expiry=True)
+        [answer] = timed.turn()
+        given.append(answer.body["topic"])
+        cursors[answer.body["topic"]] = 1
+    assert sorted(given) == sorted(cursors)
+    assert "u" in given[:6]
+
+
+@pytest.mark.parametrize("kind", ["of one", "of any", "read"])
+def test_who_meets_a_long_run_that_has_expired_is_told_of_it_at_once(
+    timed: BrokerBench, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It is looked at in steps of READ_ROWS_MAX rows, between which others are served."""
+    monkeypatch.setattr(publications, "READ_ROWS_MAX", 4)
+    put_expiring(timed, 1, 60_000)  # holds the floor
+    timed.turn()
+    for counter in range(2, 42):
+        put_expiring(timed, counter, 1)
+        timed.turn()
+    put_expiring(timed, 42, 60_000)
+    timed.turn(took_ms=2)
+    steps: list[Looked] = []
+    read = Broker._read
+
+    def counted(broker: Broker, waiting: Waiting) -> Any:
+        found = read(broker, waiting)
+        steps.extend([found] if isinstance(found, Looked) else [])
+        return found
+
+    monkeypatch.setattr(Broker, "_read", counted)
+    timed.ask(SUB, "another")
+    timed.turn()  # an entry, so that the log's time has gone on
+    if kind == "read":
+        timed.ask(READ, "t", from_id=2, expiry=True)
+    elif kind == "of one":
+        timed.ask(GET, "t", last_id=1, expiry=True)
+    else:
+        timed.ask(GET, "", last_ids={"t": 1}, expiry=True)
+    [answer] = [each for each in timed.turn() + timed.turn() if "passed" in each.body]
+    passed = answer.body["passed"]
+    assert (passed["first_id"], passed["last_id"], answer.body["id"]) == (2, 41, 42)
+    assert [(each.first_id, each.last_id) for each in steps] == [
+        (2, end) for end in range(5, 42, 4)
+    ]
 
 
 def test_what_waits_behind_the_expired_is_as_old_as_it_is(timed: BrokerBench) -> None:

@@ -35,7 +35,7 @@ from cluster.store.commands import (
     encode,
     level_of,
 )
-from cluster.store.outcomes import Delivery, Refused, compacted
+from cluster.store.outcomes import Delivery, Looked, Refused, compacted
 from cluster.store.store import CorruptStore, Limits, Store
 from cluster.wire.levels import LEVEL_OF_COMPACTION, LEVEL_OF_TOPICS
 from flotilla_client.error_table import ProtocolError
@@ -614,6 +614,8 @@ def _check_reads(store: Store, reference: Reference, name: str) -> None:
     from_id = row["first_id"]
     while from_id <= row["last_id"]:
         found = store.read_from(name, from_id, 3, 60)
+        while isinstance(found, Looked):
+            found = store.read_from(name, from_id, 3, 60, looked=found)
         gone = found.passed if isinstance(found, Delivery) else found
         if gone is not None:
             ids = range(gone.details["first_id"], gone.details["last_id"] + 1)

@@ -31,8 +31,8 @@ from cluster.store.commands import (
     Unsubscribe,
     UnsubscribePattern,
 )
-from cluster.store.outcomes import Delivery, Refused, missed
-from cluster.store.store import Limits, Store, _gone, _may_pass
+from cluster.store.outcomes import Delivery, Looked, Refused, missed
+from cluster.store.store import LAPSED, Limits, Store
 from cluster.store.topics import Subscription, Topic
 from cluster.store.unread import KEPT_MIN, Unread
 from cluster.store.users import SUBSCRIBE, unauthorized
@@ -62,7 +62,7 @@ def plain(
             continue
         if name not in own and (lacking := store.lacks(principal, SUBSCRIBE, name)):
             return lacking
-        start = store._start(client_id, name, last_id, placed.get(name, 0), True)
+        start = store._start(client_id, name, last_id, placed.get(name, 0))
         if isinstance(start, Refused):
             return start
     if (pattern := store.patterns.missed_by(client_id)) is not None:
@@ -73,17 +73,23 @@ def plain(
             continue
         subscription = topic.subscribers[client_id]
         last_id = last_ids.get(name, subscription.cursor)
-        gone = _gone(topic, last_id, True)
-        if gone is not None and not _may_pass(topic, gone):
-            return gone
         if last_id < topic.last_id:
             waiting.append((topic, subscription, last_id))
-    if not waiting:
-        return Delivery("", 0, 0, b"", b"")
-    longest_ago = min(subscription.served for _, subscription, _ in waiting)
-    oldest = [place for place in waiting if place[1].served == longest_ago]
-    topic, _, last_id = min(oldest, key=store._age)
-    return store._deliver(topic, last_id, 3, 100, True)
+    return in_turn(store, waiting)
+
+
+def in_turn(store: Store, waiting: list[tuple[Topic, Subscription, int]]) -> Delivery | Refused:
+    """Answer with the first of them that has something; else say what is gone of the first."""
+    lapsed: Refused | None = None
+    for topic, _, last_id in sorted(waiting, key=lambda each: (each[1].served, *store._age(each))):
+        found = store._deliver(topic, last_id, 3, 100, True, None)
+        if isinstance(found, Delivery):
+            return found
+        assert isinstance(found, Refused)
+        if found.code not in LAPSED or found.details["last_id"] < topic.last_id:
+            return found
+        lapsed = lapsed or found
+    return lapsed or Delivery("", 0, 0, b"", b"")
 
 
 def publication(rng: random.Random, is_delayed: bool) -> bytes:
@@ -170,7 +176,10 @@ class Happenings:
         placed = store.placed(client)
         found = store.read_any(client, last_ids, 3, 100, principal, placed)
         assert found == plain(store, client, last_ids, principal)
+        assert not isinstance(found, Looked)
         if isinstance(found, Refused):
+            if "topic" in found.details and rng.random() < 0.8:
+                store.note_turn(client, found.details["topic"])
             if "last_id" in found.details and rng.random() < 0.7:
                 behind = {found.details["topic"]: found.details["last_id"]}
                 self.bench.apply(Advance(client, None, behind, None, placed))
