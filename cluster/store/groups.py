@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -282,8 +282,9 @@ class Groups:
         publications: Publications,
         limits: GroupLimits,
         id_max: int,
+        takes_letters: Callable[[str], bool],
     ) -> None:
-        self._id_max = id_max
+        self._id_max, self._takes_letters = id_max, takes_letters
         self._database, self._topics, self._publications = database, topics, publications
         self._limits = limits
         self._groups: dict[tuple[str, str], SharedGroup] = {}  # by topic and name
@@ -554,9 +555,9 @@ class Groups:
     ) -> tuple[list[Run], int]:
         """Lease to a client until `at_ms` what is due, the lowest id first, then what is new.
 
-        What was given often enough goes to the dead-letter topic in its place. Without a subscriber
-        there it would be lost, so it is given again. Return runs [first id, last id, attempt], and
-        how many are dead.
+        What was given often enough goes to the dead-letter topic in its place. It is given again
+        where that has no subscriber, or it would be lost, and where that is full. Return runs
+        [first id, last id, attempt], and how many are dead.
         """
         client_id = asked.client_id
         room = min(asked.max_count, self._limits.leases_per_client_max - group.held[client_id])
@@ -726,7 +727,7 @@ class Groups:
         dead: DeadOfTake,
         now_ms: int,
     ) -> bool:
-        """Put a dead letter behind what its topic has, whether or not that is full.
+        """Put a dead letter behind what its topic has; it may get that over its bound.
 
         Return whether there was room for it in this take; the first one has room in any case.
         """
@@ -749,7 +750,7 @@ class Groups:
         topic = self._topics.active.get(group.dead_letters_to) if group.max_attempts else None
         if topic is None or not topic.takes or topic.last_id >= self._id_max:
             return None
-        return topic
+        return topic if self._takes_letters(topic.name) else None
 
     def _room_of(self, group: SharedGroup) -> int:
         """Return how many more may be open in a group."""

@@ -104,6 +104,7 @@ from cluster.store.users import (
 )
 from cluster.wire.levels import (
     BUILD,
+    LEVEL_OF_DEAD_LETTERS,
     LEVEL_OF_NAMES,
     LEVEL_OF_PROPERTIES,
     LEVEL_OF_USERS,
@@ -187,6 +188,7 @@ class Store:
             self._publications,
             limits.groups,
             limits.id_max,
+            self._takes_letters,
         )
         self._publications.load(self._topics.active.values())
         self._dirty_members = False
@@ -1158,6 +1160,13 @@ class Store:
             return None
         message = f"{name!r} would hold {held} bytes"
         return Refused("backlog_full", message, {"limit": limit})
+
+    def _takes_letters(self, name: str) -> bool:
+        """Return whether a topic has room for a dead letter: it is not yet at its bound.
+
+        One letter may get it over that, or a large one would never go.
+        """
+        return self.level < LEVEL_OF_DEAD_LETTERS or self.too_full(name, 1) is None
 
     def _hold(self, topic: Topic, principal: str | None, size_bytes: int) -> None:
         """Count whose the bytes are."""

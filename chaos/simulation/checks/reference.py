@@ -68,6 +68,7 @@ LEVEL_OF_IDLE: Final = 3
 LEVEL_OF_ACTS: Final = 3
 LEVEL_OF_PROPERTIES: Final = 4
 LEVEL_OF_NAMES: Final = 4
+LEVEL_OF_DEAD_LETTERS: Final = 5
 HAS_PROPERTIES: Final = 2**31
 NEVER: Final = 2**53 - 1  # when what has no expiry has expired
 EXPIRY_TAG: Final = 5  # docs/protocol.md: a uint64 of milliseconds follows
@@ -1562,6 +1563,9 @@ class Reference:
         name = group.dead_letter or self._dead_letter_of(asked.topic)
         topic = self.topics.get(name)
         if topic is None or not topic.stores or topic.last_id.now >= self.limits.id_max:
+            return None
+        is_full = _too_full(topic, 1, self.waiting_bytes(name), is_delayed=False) is not None
+        if is_full and self.level.now >= LEVEL_OF_DEAD_LETTERS:
             return None
 
         def publish(id_: int, reason: str) -> None:

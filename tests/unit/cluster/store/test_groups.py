@@ -40,7 +40,7 @@ from cluster.store.groups import GroupLimits
 from cluster.store.outcomes import Delivery, Leased, Outcome
 from cluster.store.store import Limits, Store
 from cluster.store.tables import CorruptStore
-from cluster.wire.levels import LEVEL_OF_KEY_ORDER
+from cluster.wire.levels import LEVEL_OF_DEAD_LETTERS, LEVEL_OF_KEY_ORDER
 from flotilla_client.policies import parse_keep
 from flotilla_client.properties import Enveloped, Properties, decode
 from flotilla_client.properties import encode as envelope_of
@@ -874,6 +874,44 @@ def test_a_dead_letter_goes_nowhere_where_its_topic_is_at_its_last_id(tmp_path: 
         assert (taken["given"], taken["dead"]) == ([[1, 1, attempt]], 0)
         bench.take("a", 0, naks=[(taken["token"], 1, 1, 0)])
     assert bench.store.topic_ends() == {"dead": 1, "t": 1}
+
+
+def test_what_would_be_a_dead_letter_is_given_again_while_their_topic_is_full(
+    tmp_path: Path,
+) -> None:
+    bench = GroupsBench(tmp_path / "store.db")
+    policy = {"keep": "forever", "amount": 0, "max_bytes": 40, "when_full": "refuse"}
+    bench.ok(SetTopic("dead", policy, True, True))
+    bench.ok(making(max_attempts=1, dead_letter="dead"))
+    bench.publish(b"1", b"2")
+
+    def failing(attempts: list[int]) -> int:
+        taken = bench.take("a", 9)
+        ids = [id_ for first, last, _ in taken["given"] for id_ in range(first, last + 1)]
+        assert [attempt for *_, attempt in taken["given"]] == attempts
+        naks = [(taken["token"], id_, id_, 0) for id_ in ids]
+        bench.take("a", 0, naks=naks)
+        return int(taken["dead"])
+
+    assert failing([1]) == 0
+    assert failing([2]) == 1, "one letter may get the topic over its bound"
+    assert failing([3]) == 0
+    assert bench.store.topic_ends() == {"dead": 1, "t": 2}
+    bench.ok(SetTopic("dead", {"max_bytes": 4_000}, False, True))
+    assert failing([]) == 1
+    assert bench.store.topic_ends() == {"dead": 2, "t": 2}
+
+
+def test_below_their_level_a_full_topic_takes_dead_letters(tmp_path: Path) -> None:
+    bench = GroupsBench(tmp_path / "store.db")
+    policy = {"keep": "forever", "amount": 0, "max_bytes": 40, "when_full": "refuse"}
+    bench.ok(SetTopic("dead", policy, True, True))
+    bench.ok(making(max_attempts=1, dead_letter="dead"))
+    bench.publish(b"1", b"2")
+    taken = bench.take("a", 2)
+    bench.take("a", 0, naks=[(taken["token"], 1, 2, 0)])
+    bench.store.level = LEVEL_OF_DEAD_LETTERS - 1
+    assert bench.take("a", 2)["dead"] == 2
 
 
 def dropping(bench: GroupsBench, topic: str) -> None:
