@@ -761,15 +761,7 @@ class Replies:
         if self._world.net.doubled:  # of one GET there may be two answers, of which one is seen
             return
         client = self._reference.clients[asked.client_id]
-        assert node.as_member is not None, node.name
-        process = node.name, node.life, node.as_member.store, asked.client_id
-        rounds = self._rounds.setdefault(process, {})
-        for name, (_, index, _) in list(rounds.items()):
-            if client.has_left_between(name, index, high):
-                del rounds[name]
-        before, _, before_at = rounds.get(topic, (0, 0, -1.0))
-        self._servings += 1
-        rounds[topic] = self._servings, high, self._world.now
+        rounds, (before, _, before_at) = self._note_turn(node, asked, topic, high)
         for name in client.cursors:
             starts = self._starts(asked, name, high)
             gone = None in client.cursors[name].during(asked.low, high)
@@ -777,8 +769,7 @@ class Replies:
             if name == topic or len(starts) != 1 or gone:
                 continue
             [start] = starts
-            if start < self._reference.last_id_at(name, asked.low):
-                other = self._reference.topics[name].publications[start + 1][0]
+            if (other := self._waits_since(asked, name, start, high)) is not None:
                 its, _, at = rounds.get(name, (0, 0, 0.0))
                 if at == before_at:  # which of the two was made first, nobody can tell (seed 10)
                     continue
@@ -787,6 +778,41 @@ class Replies:
                     text = f"{text} entry {other} waits longer"
                     self._world.after(0.0, partial(self._fail_unless_given, rounds, name, text))
                     return
+
+    def _note_turn(
+        self, node: SimNode, asked: Asked, topic: str, high: int
+    ) -> tuple[dict[str, tuple[int, int, float]], tuple[int, int, float]]:
+        """Note that a client's GET of any topic was given this one, or told what is gone of it.
+
+        Return its rounds, and when that topic was given, or told of, before.
+        """
+        client = self._reference.clients[asked.client_id]
+        assert node.as_member is not None, node.name
+        process = node.name, node.life, node.as_member.store, asked.client_id
+        rounds = self._rounds.setdefault(process, {})
+        for name, (_, index, _) in list(rounds.items()):
+            if client.has_left_between(name, index, high):
+                del rounds[name]
+        before = rounds.get(topic, (0, 0, -1.0))
+        self._servings += 1
+        rounds[topic] = self._servings, high, self._world.now
+        return rounds, before
+
+    def _waits_since(self, asked: Asked, name: str, start: int, high: int) -> int | None:
+        """Return which entry brought what is next of a topic for who has it up to `start`.
+
+        None: nothing that is there waits, or that is not sure.
+        """
+        reference, topic = self._reference, self._reference.topics[name]
+        floor = topic.floor.at(asked.low)
+        first, last = max(start, floor) + 1, reference.last_id_at(name, asked.low)
+        if topic.floor.at(high) != floor:
+            return None
+        for id_ in range(first, last + 1):
+            is_over = reference.is_over_at(name, id_, high)
+            if not (is_over or reference.is_compacted_at(name, id_, high)):
+                return topic.publications[first][0]
+        return None
 
     def _fail_unless_given(
         self, rounds: Mapping[str, tuple[int, int, float]], name: str, text: str
@@ -997,6 +1023,8 @@ class Replies:
         if why_not and not self._results_of(asked, high):
             self._fail("barrier", f"{asked.what} refused by {node.name}: {why_not}")
         starts = self._starts(asked, topic, high)
+        if not asked.topic and asked.client_id in self._reference.clients:
+            self._note_turn(node, asked, topic, high)
         if self._says_lapsed(asked, topic, body, high) and first_id - 1 in starts:
             return ""
         found = self._reference.topics.get(topic)

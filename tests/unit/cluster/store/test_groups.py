@@ -769,6 +769,12 @@ def random_take(
     return Take(client, epoch, topic, name, number, *most, rows[0], rows[1], rows[2])
 
 
+def bounds(seed: int) -> list[Operation]:
+    """Return what every second seed does so that dead letters find room when some are purged."""
+    policy = {"max_bytes": 400, "when_full": "refuse"}
+    return [SetTopic("dead", policy, True, True)] if seed % 2 else []
+
+
 @pytest.mark.parametrize("seed", seeds(3, 8))
 def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reopened(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -784,9 +790,7 @@ def test_random_takes_come_to_what_the_reference_says_whenever_the_store_is_reop
     model.reference.limits = limits
     stores = [Store.open(tmp_path / f"{each}.db", MEMBERS, limits) for each in range(2)]
     first: list[Operation] = [Raise(LEVEL_OF_KEY_ORDER), Register("e", True, None, "")]
-    first += [Subscribe("e", None, "dead", None)]
-    if seed % 2:  # as nobody reads them, dead letters find room when some are purged
-        first += [SetTopic("dead", {"max_bytes": 400, "when_full": "refuse"}, True, True)]
+    first += [Subscribe("e", None, "dead", None), *bounds(seed)]
     now_ms, given, dead, blocked = 1, 0, 0, 0
     for index in range(1, 600):
         model.begin_entry()
