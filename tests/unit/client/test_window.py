@@ -246,3 +246,13 @@ def test_whoever_takes_batches_is_told_of_the_first_and_of_a_full_one_once() -> 
     assert _put(queue, b"8") == [False]
     queue.take(0.0)
     assert _put(queue, b"9") == [True]
+
+
+def test_a_parcel_takes_no_more_publications_than_a_request_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flotilla_client.window.BATCH_COUNT_MAX", 2)
+    queue = Queue(1_000)
+    for _ in range(5):
+        queue.put(b"1", lambda: 0.0)
+    assert [parcel.count for parcel in queue.parcels] == [2, 2, 1]
