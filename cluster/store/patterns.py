@@ -43,8 +43,8 @@ class Pattern:
     at: int
     principal: str | None
     topics_max: int
-    subscriptions_max: int
     missed: str = ""
+    subscriptions_max: int = 0  # the last one, as rows of earlier builds lack it
 
 
 @dataclass(slots=True)
@@ -206,8 +206,8 @@ class Patterns:
 
 
 def _record(pattern: Pattern) -> str:
-    quotas = pattern.topics_max, pattern.subscriptions_max
-    return orjson.dumps((pattern.at, pattern.principal, *quotas, pattern.missed)).decode()
+    said = pattern.at, pattern.principal, pattern.topics_max, pattern.missed
+    return orjson.dumps((*said, pattern.subscriptions_max)).decode()
 
 
 _PATTERNS: Final = (

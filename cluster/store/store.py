@@ -829,8 +829,15 @@ class Store:
         room = max(0, self._limits.subscriptions_per_client_max - len(own))
         new = list(islice(wanted, room + 1))
         at = self._applying if before is None else before.at
-        quotas = operation.topics_max, operation.subscriptions_max
-        pattern = Pattern(client.client_id, client.number, text, at, principal, *quotas)
+        pattern = Pattern(
+            client.client_id,
+            client.number,
+            text,
+            at,
+            principal,
+            operation.topics_max,
+            subscriptions_max=operation.subscriptions_max,
+        )
         if refused := self._no_room(client, pattern, [topic.name for topic in new]):
             return refused
         self.patterns.set(pattern)

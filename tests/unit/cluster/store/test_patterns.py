@@ -98,6 +98,18 @@ def test_a_topic_that_somebody_makes_joins_those_whose_pattern_it_is_of(
     assert bench.store.subscriptions("s") == {"o.a.b": 0}
 
 
+def test_a_pattern_that_an_earlier_build_wrote_has_no_bound_of_subscriptions(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(patterns_module, "_record", lambda each: f'[{each.at},"bob",7,"o.b"]')
+        bench.ok(follow("o.*", topics_max=7))
+        bench.store.commit()
+    bench.reopen(Limits())
+    (pattern,) = bench.store.patterns.of("s").values()
+    assert (pattern.topics_max, pattern.missed, pattern.subscriptions_max) == (7, "o.b", 0)
+
+
 def test_a_pattern_and_what_it_brought_outlive_the_process(bench: Bench) -> None:
     bench.ok(follow("o.*"))
     put(bench, "o.a")
@@ -257,7 +269,7 @@ def test_the_tree_finds_what_comparing_with_each_pattern_finds(tmp_path: Path) -
     tree, words = Patterns(database), ("a", "b", "*", ">")
     texts = [".".join((x, y, z)) for x in "ab*" for y in "ab*" for z in words] + [*words, "a.>"]
     for text in texts:
-        tree.set(Pattern("c", 1, text, 1, None, 0, 0))
+        tree.set(Pattern("c", 1, text, 1, None, 0))
     names = ["a", "b", "c", "a.b", "a.b.a", "b.a.b.a", "c.c.c", "a..b", "", "a.*", "a.b.>"]
     for name in names:
         found = [each.text for _, patterns in tree.of_topic(name) for each in patterns]
