@@ -87,7 +87,7 @@ def _excuses(puts: DataFrame, tables: Tables) -> DataFrame:
     return (
         puts.select(*PRODUCER).distinct()
         .join(nodes, "run_id")
-        .join(floors_of(tables.truth), ["run_id", "node", "topic"], "left")
+        .join(floors_of(tables.truth, nodes, tables.asides), ["run_id", "node", "topic"], "left")
         .join(taken_of(tables.truth), list(HOLDER), "left")
         .select(
             *HOLDER,

@@ -78,6 +78,7 @@ DIGEST_DIGITS: Final = 16  # of one publication, in `digests`
 TYPES: Final = ("invoke", "ok", "fail", "info")
 HANDLINGS: Final = ("hand", "ack", "release")
 PURGES: Final = ("purge", "purged")  # asked for, carried out
+ANY_ID: Final = 2**53 - 1  # what a row of a policy that drops its oldest says as `last_id`
 OF_GROUPS: Final = ("group", "ungroup", "take")
 OF_LEASES: Final = ("acks", "naks", "extends", "leases", "lost")
 OPERATIONS: Final = ("put", "get", "sub", "unsub", *OF_GROUPS)

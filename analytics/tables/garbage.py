@@ -12,23 +12,25 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.common.schema import LANE
+from analytics.common.schema import ANY_ID, LANE, PURGES
 from analytics.tables.suspects import PRODUCER, TOPIC
 
 HOLDER: Final = (*PRODUCER, "node")
 
 
-def uncollected_of(puts: DataFrame, truth: DataFrame, nodes: DataFrame) -> DataFrame:
+def uncollected_of(
+    puts: DataFrame, truth: DataFrame, nodes: DataFrame, asides: DataFrame
+) -> DataFrame:
     """Return the PUTs that were acknowledged, and that some node whose disk was read has to hold.
 
-    `puts` as in tables.py, `truth` and `nodes` too.
+    `puts` as in tables.py, `truth`, `nodes` and `asides` too.
     """
     read = nodes.where("is_collected").select("run_id", "node")
     acknowledged = puts.where(F.col("outcome") == "ok").select(
         *(*PRODUCER, "process", "op_id", "first_counter", "last_counter", "first_id"),
         (F.col("first_counter") - F.col("first_id")).alias("shift"),
     )
-    floors = _least(floors_of(truth), read, TOPIC, "floor")
+    floors = _least(floors_of(truth, read, asides), read, TOPIC, "floor")
     taken = _least(taken_of(truth), read, PRODUCER, "taken")
     at_all = read.select("run_id").distinct()
     return (
@@ -59,10 +61,17 @@ def _least(said: DataFrame, nodes: DataFrame, keys: tuple[str, ...], name: str) 
     )
 
 
-def floors_of(truth: DataFrame) -> DataFrame:
-    """Return (run_id, node, topic, floor): up to which id a node has collected a topic."""
+def floors_of(truth: DataFrame, nodes: DataFrame, asides: DataFrame) -> DataFrame:
+    """Return (run_id, node, topic, floor): up to which id each of `nodes` (run_id, node) has
+    collected a topic, or need not have it as purges name it. A policy's row names no id.
+    """
+    columns = ("run_id", "node", "topic", "floor_id")
+    is_named = F.col("f").isin(*PURGES) & (F.col("last_id") < ANY_ID)
+    named = asides.where(is_named).select("run_id", "topic", F.col("last_id").alias("floor_id"))
     return (
         truth.where(F.col("kind") == "topic")
+        .select(*columns)
+        .unionByName(named.join(nodes, "run_id").select(*columns))
         .groupBy("run_id", "node", "topic")
         .agg(F.max("floor_id").alias("floor"))
     )

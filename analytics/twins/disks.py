@@ -6,12 +6,13 @@ What lives here: `replica_divergence`, `ack_not_durable`. What must not: what cl
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from analytics.twins.record import LANE, Event, Evidence, Publication, RecordedOperation
 from analytics.twins.run import Run
 
 DIGITS_SHOWN = 8  # of a digest
+ANY_ID = 2**53 - 1  # the `last_id` of a row of a policy that drops its oldest
 
 
 def replica_divergence(run: Run) -> Iterable[Evidence]:
@@ -33,9 +34,10 @@ def _shown(kind: str, term: int, digest: str, node: str) -> str:
 
 
 class Disk:
-    """What one node has."""
+    """What one node has. `purged`: up to which id purges name, by topic."""
 
-    def __init__(self, rows: Iterable[Event]) -> None:
+    def __init__(self, rows: Iterable[Event], purged: Mapping[str, int]) -> None:
+        self._purged = purged
         self._held: dict[Publication, set[int | None]] = defaultdict(set)
         self._last_ids: dict[str, int] = {}
         self._floors: dict[str, int] = {}
@@ -75,7 +77,7 @@ class Disk:
                 return True
         if id_ is None or topic.endswith(LANE):
             return True  # what was delayed: it may wait, or stand in the topic
-        return id_ <= self._floors.get(topic, 0)
+        return id_ <= max(self._floors.get(topic, 0), self._purged.get(topic, 0))
 
 
 def ack_not_durable(run: Run) -> Iterable[Evidence]:
@@ -86,7 +88,8 @@ def ack_not_durable(run: Run) -> Iterable[Evidence]:
     rows: dict[str, list[Event]] = defaultdict(list)
     for row in run.truth:
         rows[row["node"]].append(row)
-    disks = {node: Disk(rows[node]) for node in read}
+    purged = _purged(run)
+    disks = {node: Disk(rows[node], purged) for node in read}
     for publication, id_, put in _acknowledged(run):
         missing = [node for node, disk in disks.items() if not disk.has(publication, id_)]
         others = len(run.nodes) - len(missing)
@@ -94,6 +97,15 @@ def ack_not_durable(run: Run) -> Iterable[Evidence]:
             producer, topic, counter = publication
             fields = {"topic": topic, "id": id_, "producer": producer, "counter": counter}
             yield run.row(put, **fields, detail=f"not on {' '.join(missing)}")
+
+
+def _purged(run: Run) -> dict[str, int]:
+    """Return up to which id purges name, by topic; a policy's row names none."""
+    found: dict[str, int] = defaultdict(int)
+    for one in run.purges:
+        if one.last_id < ANY_ID:
+            found[one.topic] = max(found[one.topic], one.last_id)
+    return found
 
 
 def _acknowledged(run: Run) -> Iterator[tuple[Publication, int | None, RecordedOperation]]:

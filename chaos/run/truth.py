@@ -239,8 +239,8 @@ def _state(connection: Any, behind: Iterable[Put]) -> Iterator[Row]:
     """Yield topics, publications and counters: the store's, then the journal's behind it."""
     is_compacted = bool(connection.execute(_HAS_COMPACTIONS).fetchall())
     compacted = dict(connection.execute(_COMPACTIONS).fetchall()) if is_compacted else {}
-    for topic, last_id, cursor in connection.execute(_TOPICS):
-        floor_id = max(cursor, compacted.get(topic, 0))  # below that only some are left
+    for topic, last_id, floor in connection.execute(_TOPICS):
+        floor_id = max(floor, compacted.get(topic, 0))  # below that only some are left
         yield {"kind": "topic", "topic": topic, "last_id": last_id, "floor_id": floor_id}
     for topic, key, lengths, data in connection.execute(_PUBLICATIONS):
         yield from _held(topic, key & ID_MAX, lengths, data)
@@ -271,10 +271,19 @@ def _run(topic: str, first_id: int | None, producer: str, first_counter: int, co
     }
 
 
-_TOPICS: Final = (
-    "SELECT name, last_id, ifnull(min(cursor), last_id) FROM topics"
-    " LEFT JOIN subscriptions ON topic = number GROUP BY number ORDER BY name"
-)
+# Up to where all have read, groups too; or where it was purged, a policy keeps nothing, or all has
+# expired and no group has still to look at it.
+_TOPICS: Final = """
+    WITH cursors AS (SELECT topic, cursor FROM subscriptions
+        UNION ALL SELECT topic, cursor FROM groups)
+    SELECT name, end.last_id, max(
+        ifnull((SELECT min(cursor) FROM cursors WHERE topic = number), end.last_id),
+        ifnull((SELECT last_id FROM purged WHERE topic = number), 0),
+        ifnull((SELECT floor_id FROM policies WHERE topic = number), 0),
+        min(ifnull((SELECT json_extract(text, '$[1]') FROM expiries WHERE topic = number), 0),
+            ifnull((SELECT min(cursor) FROM groups WHERE topic = number), end.last_id)))
+    FROM topics AS end ORDER BY name
+"""
 _PUBLICATIONS: Final = (
     "SELECT name, key, lengths, data FROM publications"
     f" JOIN topics ON number = key >> {TOPIC_SHIFT} ORDER BY key"

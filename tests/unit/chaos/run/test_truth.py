@@ -20,7 +20,16 @@ from chaos.targets import Remains
 from chaos.workloads import payload
 from cluster.log.journal import Journal
 from cluster.store import commands
-from cluster.store.commands import Advance, Operation, Put, Raise, Register, Subscribe
+from cluster.store.commands import (
+    Advance,
+    MakeGroup,
+    Operation,
+    Purge,
+    Put,
+    Raise,
+    Register,
+    Subscribe,
+)
 from cluster.store.store import Store
 from cluster.wire.levels import LEVEL_OF_DELAY
 from flotilla_client.properties import Properties, encode
@@ -146,6 +155,22 @@ def test_a_topics_floor_is_the_least_cursor_and_its_end_the_last_id_ever_given(
     node.add(Advance("s", None, {"tides": 3}), Advance("p", None, {"tides": 2}))
     node.close(commit_index=6)
     assert node.rows("topic") == [{"kind": "topic", "topic": "tides", "last_id": 4, "floor_id": 2}]
+
+
+def test_a_topics_floor_is_behind_what_was_purged_whoever_has_not_read_it(
+    node: DataDirectory,
+) -> None:
+    node.add(Advance("s", None, {"tides": 1}), Purge("tides", 3, is_root=True))
+    node.close(commit_index=6)
+    assert node.rows("topic") == [{"kind": "topic", "topic": "tides", "last_id": 4, "floor_id": 3}]
+
+
+def test_a_topics_floor_is_not_behind_what_a_group_has_not_settled(node: DataDirectory) -> None:
+    node.add(Raise(LEVEL_OF_DELAY))
+    node.add(MakeGroup("s", None, "tides", None, "g", None, None, None, None, start=2))
+    node.add(Advance("s", None, {"tides": 4}), Advance("p", None, {"tides": 4}))
+    node.close(commit_index=8)
+    assert node.rows("topic") == [{"kind": "topic", "topic": "tides", "last_id": 4, "floor_id": 1}]
 
 
 def test_what_is_delayed_in_the_journal_alone_is_of_its_lane(node: DataDirectory) -> None:
