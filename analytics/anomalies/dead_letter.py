@@ -25,7 +25,10 @@ from analytics.tables.suspects import OWNER
 from analytics.tables.tables import Tables, with_application
 
 # What is kept of a life beside its owner and its host.
-OF_LIFE = ("begun_ns", "until_ns", "start_id", "passed", "drained_ns", "made_by")
+OF_LIFE = (
+    *("begun_ns", "until_ns", "start_id", "passed", "drained_ns", "made_by"),
+    *("fresh_ns", "over_ns"),
+)
 
 
 def dead_letter(tables: Tables) -> DataFrame:

@@ -26,7 +26,10 @@ ROUNDING_NS = 2_000_000  # the log's time is told in ms, at both ends of a delay
 TOPIC = ("run_id", "topic")
 ID = (*TOPIC, "id")
 # What is kept of a life beside its owner and its host.
-OF_LIFE = ("begun_ns", "until_ns", "start_id", "passed", "drained_ns", "made_by")
+OF_LIFE = (
+    *("begun_ns", "until_ns", "start_id", "passed", "drained_ns", "made_by"),
+    *("fresh_ns", "over_ns"),
+)
 
 
 def delayed(tables: Tables) -> DataFrame:

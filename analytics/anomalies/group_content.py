@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.groups import ID, named
+from analytics.tables.groups import ID, every_letter_of, named
 from analytics.tables.lives import EVER
 from analytics.tables.runs import counters_of_puts, one_host
 from analytics.tables.suspects import only
@@ -116,7 +116,11 @@ def _elsewhere(brought: DataFrame, tables: Tables) -> DataFrame:
     )  # fmt: skip
     here = at_id.unionByName(own.select(*at_id.columns)).distinct()
     crowded = here.groupBy(*PLACE).agg(F.count(F.lit(1)).alias("standing"))
-    other = brought.join(crowded.where(F.col("standing") > 1), list(PLACE), "leftsemi")
+    letters = every_letter_of(tables.told, tables.worked).select(
+        "run_id", F.col("stands_in").alias("topic"), F.col("stands_at").alias("id")
+    )
+    apart = crowded.where(F.col("standing") > 1).select(*PLACE).unionByName(letters)
+    other = brought.join(apart.distinct(), list(PLACE), "leftsemi")
     producers = ("run_id", "topic", "its_producer")
     wanted = own.select(
         *("run_id", "topic", "counter"), F.col("producer").alias("its_producer")

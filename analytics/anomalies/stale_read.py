@@ -8,6 +8,7 @@ from analytics.common.table_store import is_never_any, settled
 from analytics.tables import as_of
 from analytics.tables.following import known_of, silent_of
 from analytics.tables.idle import idle_of
+from analytics.tables.lives import FOREVER
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
@@ -94,7 +95,8 @@ def _above_starts(behind: DataFrame, acts: DataFrame) -> DataFrame:
     """Return the answers whose mark is above all that their client had subscribed above by then.
 
     A SUB on another host may have been sent before. One of unknown outcome may have begun anywhere,
-    as long as it may act. Few rows: none in a clean history.
+    as long as it may act. What a SUB made that an UNSUB has ended since begins nothing. Few rows:
+    none in a clean history.
     """
     if is_never_any(behind):
         return behind.drop("end_ns")
@@ -105,11 +107,24 @@ def _above_starts(behind: DataFrame, acts: DataFrame) -> DataFrame:
         "latest_ns",
         F.when(F.col("outcome") == "ok", F.col("start_id")).alias("start_id"),
     )
+    left = acts.where((F.col("f") == "unsub") & (F.col("outcome") == "ok")).select(
+        *(F.col(name).alias(f"sub_{name}") for name in ("run_id", "client_id", "topic")),
+        *(F.col("at").alias("sub_at"), F.col("from_ns").alias("left_ns")),
+        F.col("end_ns").alias("gone_ns"),
+    )
+    ended = F.min(F.when(F.col("left_ns") > F.col("latest_ns"), F.col("gone_ns")))
+    starts = (
+        starts.join(left, ["sub_run_id", "sub_client_id", "sub_topic", "sub_at"], "left")
+        .groupBy(*starts.columns)
+        .agg(ended.alias("gone_ns"))
+    )
     same = [F.col(name) == F.col(f"sub_{name}") for name in ("run_id", "client_id", "topic")]
     elsewhere = F.col("sub_at") != F.col("at")
     above = F.col("start_id") >= F.col("mark.value")
     unknown = F.col("start_id").isNull() & (elsewhere | (F.col("latest_ns") >= F.col("t_ns")))
-    excused = [*same, elsewhere | (F.col("sub_ns") < F.col("end_ns")), unknown | above]
+    stands = elsewhere | (F.coalesce("gone_ns", F.lit(FOREVER)) >= F.col("t_ns"))
+    was_sent = elsewhere | (F.col("sub_ns") < F.col("end_ns"))
+    excused = [*same, was_sent & stands, unknown | above]
     return behind.join(starts, excused, "leftanti").drop("end_ns")
 
 

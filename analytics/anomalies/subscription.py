@@ -178,7 +178,10 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
     if not is_never_any(timed):
         too_early = _were_there(settled(too_early), tables)
     too_early = too_early.select(*columns).distinct()
-    rows = wrong.unionByName(too_late).unionByName(too_early)
+    below = (F.col("id") <= F.col("start_id")) & (F.col("at_ms") >= F.col("from_ms"))
+    passed = settled(ends.join(F.broadcast(at_time), ["run_id", "topic"]).where(below))
+    skipped = _given_later(passed.select(*columns, "id"), tables).select(*columns).distinct()
+    rows = wrong.unionByName(too_late).unionByName(too_early).unionByName(skipped)
     return rows.select(*_evidence("start"))
 
 
@@ -191,20 +194,7 @@ def _were_there(older: DataFrame, tables: Tables) -> DataFrame:
     spans = older.withColumns({"first": F.col("id"), "last": F.col("id")}).drop("id")
     same = [*KEY, "id"]
     of_keys = keys.of_ids(spans, tables).select(*same, "is_keyless", "is_latest", "is_replaced")
-    inside = F.col("id").between(F.col("given_first"), F.col("given_last"))
-    given = tables.deliveries.where(~F.col("tells_of_purge")).select(
-        *("run_id", "topic"),
-        one_host(),
-        F.col("first").alias("given_first"),
-        F.col("last").alias("given_last"),
-        F.col("invoke_ns").alias("asked_ns"),
-    )
-    later = (
-        given.join(F.broadcast(older), ["run_id", "topic", "at"])
-        .where(inside & (F.col("asked_ns") > F.col("end_ns")))
-        .select(*same, F.lit(True).alias("is_given"))
-        .distinct()
-    )
+    later = _given_later(older, tables).select(*same, F.lit(True).alias("is_given")).distinct()
     kinds = F.broadcast(tables.expiring.select("run_id", "topic", "is_compacted"))
     no = F.lit(False)
     is_of_compacted = F.coalesce(F.col("is_keyless") | F.col("is_latest"), no)
@@ -217,6 +207,25 @@ def _were_there(older: DataFrame, tables: Tables) -> DataFrame:
         .join(later, same, "left")
         .where(is_kept | F.coalesce("is_given", no))
         .select(*older.columns)
+    )
+
+
+def _given_later(ids: DataFrame, tables: Tables) -> DataFrame:
+    """Return the `ids` of SUBs that somebody was given who asked after the SUB's end."""
+    if is_never_any(ids):
+        return ids
+    inside = F.col("id").between(F.col("given_first"), F.col("given_last"))
+    given = tables.deliveries.where(~F.col("tells_of_purge")).select(
+        *("run_id", "topic"),
+        one_host(),
+        F.col("first").alias("given_first"),
+        F.col("last").alias("given_last"),
+        F.col("invoke_ns").alias("asked_ns"),
+    )
+    return (
+        given.join(F.broadcast(ids), ["run_id", "topic", "at"])
+        .where(inside & (F.col("asked_ns") > F.col("end_ns")))
+        .select(*ids.columns)
     )
 
 

@@ -1294,6 +1294,19 @@ def lost_unhanded(scene: Scene, victim: Victim) -> int:
 
 
 @plant
+def lost_reading(scene: Scene, victim: Victim) -> int:
+    """Who left comes back to the earliest, and goes on behind what its first reading alone had."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.puts(1)
+    owner.gets("s", 1)
+    owner.by("s", "unsub")
+    owner.by("s", "sub", start="earliest", first_id=0, resumed=False)
+    owner.by("s", "get", asked=1, items=[])
+    owner.closes()
+    return 1
+
+
+@plant
 def gap_handed(scene: Scene, victim: Victim) -> int:
     """An application is handed the second of two before the first."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1589,6 +1602,21 @@ def group_content_nowhere(scene: Scene, victim: Victim) -> int:
     owner.works("group", first_id=0, resumed=False)
     item = (1, owner.client_id, 1, 1)
     owner.works("take", number=1, token=1, leases=[[1, 1, 1]], left_ms=0, items=[item])
+    owner.works("take", number=2, acks=[[1, 1, 1]])
+    owner.settles()
+    return 1
+
+
+@plant
+def group_content_letter(scene: Scene, victim: Victim) -> int:
+    """A worker is given something where a subscriber was given a dead letter."""
+    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    owner.works("group", first_id=0, resumed=False)
+    owner.puts(1, outcome="info", first_id=None, node=None, term=None)
+    letter = (1, owner.topic, "elsewhere", LAST_ID)
+    owner.by("s", "get", asked=0, first_id=1, letters=[letter])
+    brought = [(1, owner.client_id, 1, 1)]
+    owner.works("take", number=1, token=1, leases=[[1, 1, 1]], left_ms=0, items=brought)
     owner.works("take", number=2, acks=[[1, 1, 1]])
     owner.settles()
     return 1

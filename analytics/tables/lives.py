@@ -5,7 +5,8 @@ docs/checks.md ("Standing", "Passed, drained") defines every word here; this fil
 acts    the SUBs and UNSUBs that may have acted: `from_ns` (the invoke), `latest_ns`
 lives   one row a life: (run, client, topic, at), `begun_ns`, `until_ns`, `start_id` (null: not
         known), `passed`, `drained_ns` (of its last `drained` row), `made_by` (its first proof);
-        `since_ns`: when its span began
+        `since_ns`: when its span began; `fresh_ns`, `over_ns`: after the one, and by the other,
+        its subscription surely began, and was over (null: not known)
 absences  the times in which a client surely was not subscribed, and may have got answers:
         `after_ns`, `before_ns`
 
@@ -84,6 +85,8 @@ def lives_of(acts: DataFrame, gets: DataFrame, spans: DataFrame, drained: DataFr
         "start_id",
         "passed",
         _made_by(),
+        F.lit(None).cast("bigint").alias("fresh_ns"),
+        F.lit(None).cast("bigint").alias("over_ns"),
     )
     if not is_never_any(restless):
         lived = settled(lived.unionByName(_looked_at(restless, subs, unsubs, gets)))
@@ -114,6 +117,11 @@ def _looked_at(homes: DataFrame, subs: DataFrame, unsubs: DataFrame, gets: DataF
         allowMissingColumns=True,
     )
     stretches = settled(_stretches(homes, unsubs))
+    turns = settled(_turns(homes, subs, unsubs))
+    begun = F.filter("turns", lambda turn: turn["from_ns"] < F.col("begun_ns"))
+    ended = F.filter("turns", lambda turn: turn["from_ns"] >= F.col("until_ns"))
+    fresh_ns = F.array_max(F.transform(begun, lambda turn: turn["from_ns"]))
+    over_ns = F.array_min(F.transform(ended, lambda turn: turn["end_ns"]))
     inside = (F.col("from_ns") >= F.col("since_ns")) & (F.col("end_ns") <= F.col("until_ns"))
     return (
         proofs.join(F.broadcast(stretches), list(HOME))
@@ -133,7 +141,29 @@ def _looked_at(homes: DataFrame, subs: DataFrame, unsubs: DataFrame, gets: DataF
             "passed",
             _made_by(),
         )
+        .join(F.broadcast(turns), list(HOME), "left")
+        .withColumns({"fresh_ns": fresh_ns, "over_ns": over_ns})
+        .drop("turns")
     )
+
+
+def _turns(homes: DataFrame, subs: DataFrame, unsubs: DataFrame) -> DataFrame:
+    """Return (home, turns): the UNSUBs that were answered, and the SUBs that were told that no
+    subscription stood. At a moment of each there was none.
+    """
+    left = unsubs.where(F.col("outcome") == "ok")
+    found = subs.where(~F.col("resumed")).unionByName(left)
+    turn = F.struct("from_ns", "end_ns")
+    return only(found, homes, HOME).groupBy(*HOME).agg(F.collect_list(turn).alias("turns"))
+
+
+def may_have_had() -> Column:
+    """Return whether what came between `came_from_ns` and `came_ns`, at `came_at`, may have been
+    given to the life of the row.
+    """
+    came_before = F.coalesce(F.col("came_ns") < F.col("fresh_ns"), F.lit(False))
+    came_after = F.coalesce(F.col("came_from_ns") > F.col("over_ns"), F.lit(False))
+    return (F.col("came_at") != F.col("at")) | ~(came_before | came_after)
 
 
 def _acting_last(subs: DataFrame, unsubs: DataFrame) -> DataFrame:

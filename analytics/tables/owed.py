@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.lives import HOME
+from analytics.tables.lives import EVER, HOME, may_have_had
 from analytics.tables.order import with_first_try
 from analytics.tables.runs import acknowledged_runs, counters_of_places, one_host
 from analytics.tables.suspects import (
@@ -30,7 +30,11 @@ from analytics.tables.suspects import (
     only,
 )
 
-LIFE: Final = (*HOME, "begun_ns", "until_ns", "start_id", "passed", "drained_ns", "made_by")
+LIFE: Final = (
+    *(*HOME, "begun_ns", "until_ns", "start_id", "passed", "drained_ns", "made_by"),
+    *("fresh_ns", "over_ns"),
+)
+READING: Final = (*HOME, "begun_ns")
 
 
 def missing_of(watches: DataFrame, places: DataFrame, deliveries: DataFrame) -> DataFrame:
@@ -52,9 +56,25 @@ def missing_of(watches: DataFrame, places: DataFrame, deliveries: DataFrame) -> 
         )
         .where(F.col("first") <= F.col("last"))
     )
-    cover = only(intervals.split(deliveries.select(*OWNER, "first", "last")), watches, SHARE)
-    return intervals.exploded(intervals.uncovered(owed, cover, OWNER), "id").select(
+    came = only(intervals.split(_came(deliveries)), watches, SHARE)
+    readings = watches.select(*READING, "bucket", "fresh_ns", "over_ns").distinct()
+    cover = (
+        came.join(readings, list(SHARE))
+        .where(may_have_had())
+        .select(*READING, "bucket", "first", "last")
+    )
+    return intervals.exploded(intervals.uncovered(owed, cover, READING), "id").select(
         *LIFE, "bucket", "id"
+    )
+
+
+def _came(deliveries: DataFrame) -> DataFrame:
+    return deliveries.select(
+        *OWNER,
+        *("first", "last"),
+        one_host().alias("came_at"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("came_from_ns"),
+        F.col("end_ns").alias("came_ns"),
     )
 
 
@@ -174,12 +194,14 @@ def with_known(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataF
 
 
 def without_given(rows: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return the `rows` whose `id` their client was never given."""
+    """Return the `rows` whose `id` their life was never given."""
     if is_never_any(rows):
         return rows
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("id")))
-    given = only(intervals.split(deliveries.select(*OWNER, "first", "last")), keyed, SHARE)
-    return rows.join(intervals.exploded(given, "id"), [*OWNER, "id"], "leftanti")
+    given = intervals.exploded(only(intervals.split(_came(deliveries)), keyed, SHARE), "id")
+    given = given.withColumnsRenamed({name: f"given_{name}" for name in (*OWNER, "id")})
+    same = [F.col(name) == F.col(f"given_{name}") for name in (*OWNER, "id")]
+    return rows.join(given, [*same, may_have_had()], "leftanti")
 
 
 def with_taken(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataFrame:

@@ -13,7 +13,8 @@ buckets    (topic, bucket) in which more may be known than what was acknowledged
            not in each of which a chain of GETs got every acknowledged id once, nobody got anything
            else, and no node holds anything else
 watches    (life, topic, bucket) in which a life may lack something that it was owed: all lives in
-           such a bucket, and those that got nothing of another one which they passed, or drained
+           such a bucket, and those that got nothing of another one which they passed, or drained.
+           A bucket of which another life of the client got something counts as one that it did not
 producers  (topic, producer) whose counters do not rise with the ids
 timelines  (topic, host, bucket) with a PUT that may have been sent when the topic was known to have
            reached its id
@@ -238,7 +239,11 @@ def _delivered(deliveries: DataFrame) -> DataFrame:
     return (
         intervals.split(deliveries)
         .groupBy(*SHARE, one_host())
-        .agg(marks().alias("marks"), F.min("end_ns").alias("end_ns"))
+        .agg(
+            marks().alias("marks"),
+            F.min("end_ns").alias("end_ns"),
+            F.max(F.coalesce("invoke_ns", F.lit(-1))).alias("invoke_ns"),
+        )
     )
 
 
@@ -322,9 +327,21 @@ def _watches(
         .where(in_reach | in_time)
         .drop("end_ns")
     )
+    clear = without(met, buckets, TOPIC_BUCKET)
     came = delivered.select(*SHARE).distinct()
-    missing = without(met, buckets, TOPIC_BUCKET).join(came, list(SHARE), "leftanti")
-    return only(met, buckets, TOPIC_BUCKET).unionByName(missing)
+    missing = clear.join(came, list(SHARE), "leftanti")
+    watched = only(met, buckets, TOPIC_BUCKET).unionByName(missing)
+    bounded = clear.where(F.col("fresh_ns").isNotNull() | F.col("over_ns").isNotNull())
+    apart = delivered.select(
+        *SHARE,
+        F.col("at").alias("came_at"),
+        F.col("end_ns").alias("least_ns"),
+        F.col("invoke_ns").alias("most_ns"),
+    )
+    is_apart = (F.col("least_ns") < F.col("fresh_ns")) | (F.col("most_ns") > F.col("over_ns"))
+    here = F.col("came_at") == F.col("at")
+    others = bounded.join(apart, list(SHARE)).where(here & is_apart).select(*met.columns)
+    return watched.unionByName(others.distinct())
 
 
 def claims_of(answers: DataFrame, controls: DataFrame, worked: DataFrame) -> DataFrame:

@@ -157,6 +157,8 @@ def _start_max(one: RecordedSubscription, get: RecordedOperation) -> float:
     for sub in one.subs:
         if sub.host == get.host and sub.invoke >= get.end:
             continue
+        if one.was_over(sub, get):
+            continue
         if sub.is_ok:
             highest = max(highest, sub.last_id or 0)
         elif sub.host != get.host or one.latest(sub) >= get.invoke:

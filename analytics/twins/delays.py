@@ -279,9 +279,8 @@ def _not_given(delays: Delays) -> Iterator[Evidence]:
     run = delays.run
     for own in delays.all.values():
         for life in run.standing.lives_of_topic.get(own.topic, ()) if own.came else ():
-            given = run.standing.given[life.client, life.topic]
             for id_, answers in own.came.items():
-                if life.start is None or id_ <= life.start or id_ in given:
+                if life.start is None or id_ <= life.start or id_ in life.had:
                     continue
                 if _has_read(delays, life, id_):
                     seen = answers[0], life.proof
@@ -363,8 +362,7 @@ def _is_waiting(delays: Delays, own: DelayedPublication, last: dict[str | None, 
         return False
     run = delays.run
     for life in _standing_since(delays, own, first):
-        given = run.standing.given[life.client, life.topic]
-        if life.is_last and given.isdisjoint(own.came):
+        if life.is_last and life.had.isdisjoint(own.came):
             return True
     for (topic, _), controls in controls_of(run).items():
         stood = any(

@@ -837,7 +837,7 @@ def _not_given(
     """Yield a letter that somebody was given, and not who passed its place, or drained."""
     topic, at = place
     for life in run.standing.lives_of_topic.get(topic, ()):
-        if life.start is None or at in run.standing.given[life.client, topic]:
+        if life.start is None or at in life.had:
             continue
         cut = BEFORE_ALL if life.cut is None else life.cut
         if at <= life.start:
@@ -884,7 +884,7 @@ def _untimely(
 
 def group_content(run: Run) -> Iterable[Evidence]:
     """Find what TAKEs brought, and was not put so."""
-    brought = _brought(run)
+    brought, of_letters = _brought(run), _places_of_letters(run)
     places: dict[Publication, set[int]] = defaultdict(set)
     for (_, id_), publications in brought.items():
         for publication in publications:
@@ -900,10 +900,18 @@ def group_content(run: Run) -> Iterable[Evidence]:
                     at = {*run.knowledge.at.get((group.topic, id_), ()), *brought[group.topic, id_]}
                     for word in _wrong(run, take, publication, id_):
                         yield _row(run, group, id_, word, take)
-                    if len(at) > 1:
+                    if len(at) > 1 or (group.topic, id_) in of_letters:
                         yield _row(run, group, id_, "other", take)
                     if len(others) > 1:
                         yield _row(run, group, id_, "twice", take)
+
+
+def _places_of_letters(run: Run) -> set[tuple[str, int]]:
+    return {
+        (answer.answered or answer.topic, letter.id)
+        for answer in (*run.answers, *run.of("take"))
+        for letter in answer.letters
+    }
 
 
 def _brought(run: Run) -> dict[tuple[str, int], set[Publication]]:

@@ -160,28 +160,32 @@ class Knowledge:
         return marks.before(time) if marks else None
 
     def begins_late(self, control: RecordedOperation, start: str) -> bool:
-        """Whether what is behind a start at the earliest was there: somebody was given it later."""
-        last_id = control.last_id
-        return (
-            start == "earliest"
-            and last_id is not None
-            and any(
-                get.host == control.host and get.invoke > control.end and min(get.ids()) <= last_id
-                for get in self._record.brought_of.get(control.topic, ())
-            )
+        """Whether what belongs behind a start at the earliest, or at a time, was there: somebody
+        was given it later.
+        """
+        last_id, since_ms = control.last_id, _time_of(start)
+        if last_id is None or (since_ms is None and start != "earliest"):
+            return False
+        times = self.times.get(control.topic, {})
+        return any(
+            id_ <= last_id and (since_ms is None or times.get(id_, -1) >= since_ms)
+            for get in self._record.brought_of.get(control.topic, ())
+            if get.host == control.host and get.invoke > control.end
+            for id_ in get.ids()
         )
 
     def begins_early(self, control: RecordedOperation, start: str) -> bool:
         """Whether an id above a start at a time was known before, and has a smaller time; not one
         that may have been compacted away by then.
         """
-        if start[:1] != "@" or not start[1:].isdecimal() or control.last_id is None:
+        until_ms = _time_of(start)
+        if until_ms is None or control.last_id is None:
             return False
         older = [
             id_
             for id_, at_ms in self.times.get(control.topic, {}).items()
             if id_ > control.last_id
-            and at_ms < int(start[1:])
+            and at_ms < until_ms
             and self.known_since(control.topic, id_, control.host) < control.invoke
         ]
         return bool(older) and were_there(self._record, control, older)
@@ -265,3 +269,8 @@ def _suffixes(
                 here[host] = operation
         earliest.append(here)
     return counters, earliest[::-1]
+
+
+def _time_of(start: str) -> int | None:
+    """Return the time of day in ms at which a subscription is to start; None: it says none."""
+    return int(start[1:]) if start[:1] == "@" and start[1:].isdecimal() else None

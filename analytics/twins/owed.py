@@ -35,10 +35,9 @@ def lost(run: Run) -> Iterable[Evidence]:
 def _above_start(run: Run, life: SubscribedSpan, ids: list[int]) -> Iterator[Evidence]:
     if life.start is None:
         return
-    given = run.standing.given[life.client, life.topic]
     lowest_given = min((id_ for id_ in life.given if id_ > life.start), default=None)
     for id_ in ids[bisect_right(ids, life.start) :]:
-        if id_ in given:
+        if id_ in life.had:
             continue
         if id_ <= life.passed:
             is_first = lowest_given is None or id_ < lowest_given
@@ -90,13 +89,12 @@ def _below_start(run: Run) -> Iterator[Evidence]:
             continue
         if lowest[life.topic, life.host][place] > life.start:
             continue  # as it is where nothing is wrong
-        given = run.standing.given[life.client, life.topic]
         for _, _, publication in rows[place:]:
             for id_ in knowledge.places[publication]:
                 # What only a node knows is known when all is over: a life without an end stands
                 # then.
                 is_known = life.is_last or _known_before(run, life, id_, life.end)
-                if id_ <= life.start and id_ not in given and is_known:
+                if id_ <= life.start and id_ not in life.had and is_known:
                     witness = knowledge.at[life.topic, id_][publication]
                     yield _lost(run, life, publication, "start", witness, id=id_)
 

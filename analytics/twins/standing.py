@@ -22,9 +22,10 @@ class SubscribedSpan:
     """A time in which a client's subscription to a topic surely stood: from `begin` to `end`.
 
     `proof`: the first operation that shows it; all times are of its host. `start`: only later ids
-    are owed; None: not known. `given`: ids that GETs in the span gave. `passed`: the greatest id
-    that it has passed, 0 if none. `cut`: whoever drained here has all that was known before; None:
-    nobody drained, or it can't be told.
+    are owed; None: not known. `given`: ids that GETs in the span gave. `had`: ids of GETs that may
+    be of this reading: its subscription surely began after `since`, and was over by `until`.
+    `passed`: the greatest id that it has passed, 0 if none. `cut`: whoever drained here has all
+    that was known before; None: nobody drained, or it can't be told.
     """
 
     client: str
@@ -36,6 +37,9 @@ class SubscribedSpan:
     gets: list[RecordedOperation] = field(default_factory=list)
     subs: list[RecordedOperation] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
+    since: Time = BEFORE_ALL
+    until: Time = NEVER
+    had: set[int] = field(default_factory=set)
     passed: int = 0
     start: int | None = None
     has_drained: bool = False
@@ -127,6 +131,16 @@ class RecordedSubscription:
             sub.host == host and (sub.invoke > operation.end or self.latest(sub) < left)
             for sub in self.subs
             if sub is not operation
+        )
+
+    def was_over(self, sub: RecordedOperation, operation: RecordedOperation) -> bool:
+        """Whether what a SUB made surely had ended before an operation was sent."""
+        return any(
+            unsub.is_ok
+            and sub.host == unsub.host == operation.host
+            and self.latest(sub) < unsub.invoke
+            and unsub.end < operation.invoke
+            for unsub in self.unsubs
         )
 
     # --- answers ----------------------------------------------------------------------------------
@@ -222,6 +236,11 @@ class RecordedSubscription:
         return begins, [*ends, NEVER]
 
     def _fill(self, life: SubscribedSpan) -> None:
+        life.since, life.until = self._began_since(life), self._over_by(life)
+        for get in self.answers:
+            is_apart = get.end < life.since or get.invoke > life.until
+            if get.host != life.host or not is_apart:
+                life.had.update(get.ids())
         asked = [get.asked for get in life.gets if get.asked is not None]
         for get in life.gets:
             life.given.update(get.ids())
@@ -241,6 +260,22 @@ class RecordedSubscription:
         life.has_drained = bool(rows)
         cuts = [cut for row in rows if (cut := self._cut(row)) is not None]
         life.cut = max(cuts, default=None)
+
+    def _began_since(self, life: SubscribedSpan) -> Time:
+        """Return after what the subscription of a life surely began; all are of its host."""
+        left = [unsub.invoke for unsub in self.unsubs if unsub.is_ok and unsub.invoke < life.begin]
+        made = [sub.invoke for sub in self._new_on(life.host) if sub.invoke < life.begin]
+        return max([*left, *made], default=BEFORE_ALL)
+
+    def _over_by(self, life: SubscribedSpan) -> Time:
+        """Return by when the subscription of a life was surely over; all are of its host."""
+        left = [unsub for unsub in self.unsubs if unsub.is_ok]
+        ending = (one for one in (*left, *self._new_on(life.host)) if one.invoke >= life.end)
+        return min((one.end for one in ending), default=NEVER)
+
+    def _new_on(self, host: str | None) -> list[RecordedOperation]:
+        """Return the SUBs that were told, on a host, that no subscription stood."""
+        return [sub for sub in self.subs if sub.is_ok and sub.resumed is False and sub.host == host]
 
     def _cut(self, row: Drained) -> Time | None:
         """Return before what all that was known is had by who wrote this row."""

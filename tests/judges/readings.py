@@ -267,6 +267,37 @@ def _(history: MadeHistory, rng: random.Random) -> None:
     scene.get("s", 2, 3, ("p", 3))
 
 
+@breaks("lost-to-the-second-reading", "lost", "a reading is owed what one before it had", "middle")
+def _(history: MadeHistory, rng: random.Random) -> None:
+    scene = SceneWriter(history, rng)
+    scene.sub("s", 0)
+    all_of_it = [("p", number) for number in (1, 2, 3)]
+    for _, number in all_of_it:
+        scene.put("p", number, number)
+    scene.get("s", 0, 1, *all_of_it)
+    if rng.random() < 0.5:
+        seek(scene, "s", EARLIEST, 0, "ok")
+    else:
+        scene.unsub("s")
+        begin_at(scene, "s", EARLIEST, 0)
+    scene.get("s", 0, 1, ("p", 1))
+    scene.put("p", 4, 4)
+    scene.get("s", 3, 4, ("p", 4), session=2)
+
+
+@breaks(
+    "denied-below-where-it-began", "stale_read", "who has sought back has what is there", "nothing"
+)
+def _(history: MadeHistory, rng: random.Random) -> None:
+    scene = SceneWriter(history, rng)
+    scene.sub("r", 0)
+    for number in (1, 2, 3):
+        scene.put("p", number, number)
+    scene.sub("s", 3)
+    seek(scene, "s", EARLIEST, 0, "ok")
+    scene.nothing("s", 0)
+
+
 @breaks("back-without-a-seek", "cursor_regression", "a reading goes on from its cursor", "asked")
 def _(history: MadeHistory, rng: random.Random) -> None:
     scene = SceneWriter(history, rng)
