@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables import as_of
 from analytics.tables.order import extents_of, with_first_try
 from analytics.tables.runs import one_host
@@ -82,7 +82,7 @@ def _arrived_late(tables: Tables) -> DataFrame:
 
 def _behind_the_clock(tables: Tables) -> DataFrame:
     late = tables.late.select(*SPOT)
-    times = settled(times_of(runs_of(tables.told)))
+    times = few(times_of(runs_of(tables.told)))
     if is_never_any(times):
         return times.select(*evidence())
     ids = settled(times.withColumn("bucket", intervals.bucket_of(F.col("id"))))

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables import keys
 from analytics.tables.arrivals import brought_of, letter_topics_of
 from analytics.tables.following import (
@@ -122,14 +122,14 @@ def _kept(tables: Tables) -> DataFrame:
 def _begun_elsewhere(tables: Tables) -> DataFrame:
     """Return the evidence of new subscriptions that do not begin where their SUB said."""
     new = (F.col("outcome") == "ok") & ~F.col("resumed") & F.col("start_id").isNotNull()
-    subs = settled(
+    subs = few(
         tables.controls.where(F.col("start").isNotNull() & new).select(
             *(*KEY, "client_id", "topic", "start", "start_id", "invoke_ns", "end_ns"), one_host()
         )
     )
     of_groups_ = (F.col("f") == "group") & F.col("start").isNotNull() & F.col("group").isNotNull()
     new_group = of_groups_ & (F.col("outcome") == "ok") & ~F.col("resumed")
-    groups = settled(
+    groups = few(
         tables.worked.where(new_group & F.col("last_id").isNotNull()).select(
             *(*KEY, "client_id", "topic", "start", F.col("last_id").alias("start_id")),
             *("invoke_ns", "end_ns", one_host()),
@@ -161,7 +161,7 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
     )  # fmt: skip
     ends = ends.groupBy("run_id", "topic", "id").agg(F.min("at_ms").alias("at_ms"))
     older = (F.col("id") > F.col("start_id")) & (F.col("at_ms") < F.col("from_ms"))
-    timed = settled(ends.join(F.broadcast(at_time), ["run_id", "topic"]).where(older))
+    timed = few(ends.join(F.broadcast(at_time), ["run_id", "topic"]).where(older))
     known = (
         acknowledged_runs(tables.puts)
         .select("run_id", "topic", "host", "first", "last", "end_ns")
@@ -179,7 +179,7 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
         too_early = _were_there(settled(too_early), tables)
     too_early = too_early.select(*columns).distinct()
     below = (F.col("id") <= F.col("start_id")) & (F.col("at_ms") >= F.col("from_ms"))
-    passed = settled(ends.join(F.broadcast(at_time), ["run_id", "topic"]).where(below))
+    passed = few(ends.join(F.broadcast(at_time), ["run_id", "topic"]).where(below))
     skipped = _given_later(passed.select(*columns, "id"), tables).select(*columns).distinct()
     rows = wrong.unionByName(too_late).unionByName(too_early).unionByName(skipped)
     return rows.select(*_evidence("start"))
@@ -247,7 +247,7 @@ def _missed(tables: Tables) -> DataFrame:
             .select(*_evidence("missed"))
         )
     brought = settled(brought_of(tables.comings, *said))
-    arrived = settled(arrived_of(followed, tables.arrivals, brought))
+    arrived = few(arrived_of(followed, tables.arrivals, brought))
     fresh = settled(fresh_of(followed, tables.puts).unionByName(arrived))
     marks = fresh.where(F.col("t_ns").isNotNull())
     silent = silent_of(followed, marks, DURING, tables.gets, tables.acts)
@@ -264,7 +264,7 @@ def _unheard(followed: DataFrame, tables: Tables) -> DataFrame:
         *KEY, base_topic(), one_host(), "invoke_ns", F.col("end_ns").alias("put_ns")
     )
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("put_ns") < F.col("until_ns"))
-    unheard = settled(puts.join(F.broadcast(followed), ["run_id", "topic", "at"]).where(stood))
+    unheard = few(puts.join(F.broadcast(followed), ["run_id", "topic", "at"]).where(stood))
     asked = asked_of_any(tables.gets).select(
         *("run_id", "client_id"), one_host(), F.col("invoke_ns").alias("ask_ns"),
         F.col("end_ns").alias("told_ns"),
@@ -299,7 +299,7 @@ def _begun_above(followed: DataFrame, fresh: DataFrame, tables: Tables) -> DataF
     )
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
     lives = followed.select(*DURING, "until_ns")
-    heard = settled(subs.join(F.broadcast(lives), [*OWNER, "at"]).where(stood))
+    heard = few(subs.join(F.broadcast(lives), [*OWNER, "at"]).where(stood))
     keys = (*OWNER, "process", "op_id")
     wanted = (
         fresh.select(*DURING, "first", "last")

@@ -125,6 +125,16 @@ def settled(table: DataFrame) -> DataFrame:
     return table if literal is None else literal
 
 
+def few(table: DataFrame) -> DataFrame:
+    """Return `table`, which as a rule has next to no rows, with its rows computed: of a long
+    history, too.
+
+    What rests on it is then planned over literals, or not at all. A table with more than
+    `LITERALS_MAX` rows stays as it was: it was computed once more than it is used.
+    """
+    return settled(table) if is_set_for_short(table.sparkSession) else _seen_whole(table)
+
+
 def _literal(table: DataFrame) -> DataFrame | None:
     """Return `table` as rows in the driver, in one partition; None if there are too many."""
     if is_never_any(table):
@@ -138,8 +148,8 @@ def _literal(table: DataFrame) -> DataFrame | None:
 
 
 def _seen_whole(kept: DataFrame) -> DataFrame:
-    """Return a table that stands in files; one with so few rows that they are literals, as those:
-    without any, nothing that joins it is read.
+    """Return a table that stands in files, or is `few`. One with so few rows that they are literals
+    is these: without any, nothing that joins it is read.
     """
     rows = kept.limit(LITERALS_MAX + 1)._jdf.queryExecution().executedPlan().executeCollect()
     return kept if len(rows) > LITERALS_MAX else _of_rows(kept, rows)

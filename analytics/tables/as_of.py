@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.common.table_store import is_never_any, none_of, settled
+from analytics.common.table_store import few, is_never_any, none_of, settled
 from analytics.tables.suspects import only
 
 # A day is 864,000 rows for the window over ticks; a tick of the busiest topic sorts in a task.
@@ -32,7 +32,7 @@ def overtaken(asks: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFra
     marks = settled(_before_last(marks.select(*keys, "t_ns", "mark"), asks, keys))
     marks = marks.withColumn("tick", _tick())
     tops = _tops(asks, marks, keys)
-    in_question = settled(
+    in_question = few(
         asks.join(tops, [*keys, "tick"]).where(F.greatest("prior", "top") > F.col("known"))
     )
     if is_never_any(in_question):
@@ -43,7 +43,7 @@ def overtaken(asks: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFra
     )
     within = W.partitionBy(*keys, "tick").orderBy("t_ns")
     inside = F.max("value").over(within.rangeBetween(W.unboundedPreceding, -1))
-    behind = settled(
+    behind = few(
         in_question.unionByName(near, allowMissingColumns=True)
         .withColumn("value", F.greatest(inside, "prior"))
         .where(F.col("value") > F.col("known"))

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import KEY, LANE
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables import as_of
 from analytics.tables.lives import EVER
 from analytics.tables.runs import acknowledged_runs, one_host
@@ -56,14 +56,14 @@ def followed_of(
     None of an application's record, of a client that was told that there is no room, or that has
     left the topic or begun it elsewhere.
     """
-    patterns = settled(lives.where(F.col("topic").rlike(WILD)))
+    patterns = few(lives.where(F.col("topic").rlike(WILD)))
     if is_never_any(patterns):
         return patterns.withColumn("pattern", F.col("topic"))
     full = gets.where("is_full").select("run_id", "client_id").distinct()
     left = acts.where((F.col("f") == "unsub") | F.col("start").isNotNull()).select(*OWNER)
     topics = puts.where(F.col("outcome") != "fail").select("run_id", base_topic()).distinct()
     topics = topics.unionByName(letter_topics).distinct()
-    return settled(
+    return few(
         patterns.withColumnRenamed("topic", "pattern")
         .join(applications, "run_id", "leftanti")
         .join(full, ["run_id", "client_id"], "leftanti")
@@ -134,7 +134,7 @@ def silent_of(
     lives: DataFrame, marks: DataFrame, keys: Sequence[str], gets: DataFrame, acts: DataFrame
 ) -> DataFrame:
     """Return `silent`, with the columns of `lives` but `at`. `marks`: by `keys`, for as_of."""
-    empty = settled(asked_of_any(gets).select(*KEY, "client_id", one_host(), "invoke_ns", "end_ns"))
+    empty = few(asked_of_any(gets).select(*KEY, "client_id", one_host(), "invoke_ns", "end_ns"))
     if is_never_any(empty):
         met = empty.join(lives.select(*OWNER, "at", "made_by"), ["run_id", "client_id", "at"])
         mark = F.struct(F.lit(0).alias("value"), *KEY[1:])
@@ -146,7 +146,7 @@ def silent_of(
         .where(during)
         .withColumns({"t_ns": F.col("invoke_ns"), "known": F.lit(0).cast("bigint")})
     )
-    behind = settled(as_of.overtaken(asks, marks, keys))
+    behind = few(as_of.overtaken(asks, marks, keys))
     had = F.greatest("last", "asked").alias("had")
     visits = only(gets, behind, OWNER).select(
         *OWNER, one_host(), F.coalesce("invoke_ns", F.lit(EVER)).alias("from_ns"), had
