@@ -1609,15 +1609,16 @@ def group_content_nowhere(scene: Scene, victim: Victim) -> int:
 
 @plant
 def group_content_letter(scene: Scene, victim: Victim) -> int:
-    """A worker is given something where a subscriber was given a dead letter."""
-    owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
+    """A worker is given something where another one was given a dead letter."""
+    owner = TopicOwner(scene, victim, floor_id=1)
     owner.works("group", first_id=0, resumed=False)
     owner.puts(1, outcome="info", first_id=None, node=None, term=None)
-    letter = (1, owner.topic, "elsewhere", LAST_ID)
-    owner.by("s", "get", asked=0, first_id=1, letters=[letter])
-    brought = [(1, owner.client_id, 1, 1)]
-    owner.works("take", number=1, token=1, leases=[[1, 1, 1]], left_ms=0, items=brought)
-    owner.works("take", number=2, acks=[[1, 1, 1]])
+    letter, brought = (1, owner.topic, "elsewhere", LAST_ID), (1, owner.client_id, 1, 1)
+    first = {"token": 1, "leases": [[1, 1, 1]], "left_ms": 0, "letters": [letter]}
+    owner.works("take", number=1, **first)
+    second = {"token": 2, "leases": [[1, 1, 2]], "left_ms": 0, "items": [brought]}
+    owner.works("take", number=2, **second)
+    owner.works("take", number=3, acks=[[2, 1, 1]])
     owner.settles()
     return 1
 
