@@ -34,7 +34,7 @@ _raise_cursor: Final = State.raise_cursor
 _commit: Final = State._commit
 
 
-@bug("silence proves nothing", {"aborted_read", "content", "subscription"})
+@bug("silence proves nothing", {"aborted_read", "content", "definite", "subscription"})
 def silence_counts_as_refusal(patches: Patches) -> None:
     """Take an attempt that nobody answered for one that did not happen."""
 

@@ -84,7 +84,7 @@ def the_last_time_is_forgotten_at_a_start(patches: Patches) -> None:
     patches.attribute(Database, "running", running)
 
 
-@bug("what is sent again is what was published", {"properties"})
+@bug("what is sent again is what was published", {"properties", "upkeep"})
 def the_outbox_keeps_the_texts_alone(patches: Patches) -> None:
     """Send what stands in the outbox without its properties, after a crash or an error."""
 
