@@ -107,8 +107,8 @@ class ReplicaSettings:
 class NodeContext:
     """What a node's parts share. `Replica` makes it, and says what its constructor was given.
 
-    `started_s`: when the process began. `fetch`: the copy that is pulled from another member, by
-    who joins and by a member that is too far behind.
+    `fetch`: the copy that is pulled from another member, by who joins and by a member that is too
+    far behind.
     """
 
     settings: ReplicaSettings
@@ -118,7 +118,6 @@ class NodeContext:
     new_client_id: Callable[[], str]
     log: LogEvent
     clock: Callable[[], float]
-    started_s: float
     frontend: Frontend
     neighbours: Neighbours
     seniority: Seniority

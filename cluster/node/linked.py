@@ -21,7 +21,8 @@ class Linked:
     """The peers that count. `names`: a live view of them.
 
     `admission(name)`: a member's incarnation by this node's log, and up to where that is known.
-    `log_level()`: the lowest level whose builds can read that log.
+    `log_level()`: the lowest level whose builds can read that log. `now`: from when on it looks:
+    nobody has been silent for longer, as far as it knows.
     """
 
     def __init__(
@@ -30,10 +31,11 @@ class Linked:
         raft: Raft,
         admission: Callable[[str], tuple[str | None, int]],
         log_level: Callable[[], int],
+        now: float,
     ) -> None:
         self.names: set[str] = set()
         self._context, self._raft = context, raft
-        self._admission, self._log_level = admission, log_level
+        self._admission, self._log_level, self._began_s = admission, log_level, now
         self._seen: dict[str, tuple[float, Build]] = {}  # when each member was last connected
         others = context.settings.others
         self._greeted: dict[str, Hello | None] = dict.fromkeys(others)  # at the last look
@@ -98,7 +100,7 @@ class Linked:
         """Return what is known of each other member's program."""
         sightings = {}
         for name in self._context.settings.others:
-            seen_s, build = self._seen.get(name, (self._context.started_s, None))
+            seen_s, build = self._seen.get(name, (self._began_s, None))
             connected = self._context.peers.hello_of(name) is not None
             silent_s = 0.0 if connected else now - seen_s
             sightings[name] = Sighting(build, name in self.names, silent_s)

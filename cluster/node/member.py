@@ -186,7 +186,7 @@ class Member:
             context.rng,
             now,
         )
-        self.linked = Linked(context, self.raft, self._admission, self._log_level)
+        self.linked = Linked(context, self.raft, self._admission, self._log_level, now)
         self._frontend.serve_as(
             MemberServices(
                 self.raft,

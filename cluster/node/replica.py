@@ -109,7 +109,6 @@ class Replica:
             new_client_id,
             log,
             clock,
-            now,
             self.frontend,
             self._neighbours,
             Seniority(settings.takeover_s, now),

@@ -762,6 +762,7 @@ class Replies:
             return
         client = self._reference.clients[asked.client_id]
         rounds, (before, _, before_at) = self._note_turn(node, asked, topic, high)
+        entry = min(entry, *self._came_with(asked, topic, high))
         for name in client.cursors:
             starts = self._starts(asked, name, high)
             gone = None in client.cursors[name].during(asked.low, high)
@@ -797,6 +798,16 @@ class Replies:
         self._servings += 1
         rounds[topic] = self._servings, high, self._world.now
         return rounds, before
+
+    def _came_with(self, asked: Asked, name: str, high: int) -> list[int]:
+        """Return which entries may have brought what was next of a topic, had it expired or not."""
+        topic = self._reference.topics[name]
+        floors = topic.floor.during(asked.low, high)
+        ids = {
+            max(start, floor) + 1 for start in self._starts(asked, name, high) for floor in floors
+        }
+        known = topic.publications
+        return [known[id_][0] for id_ in ids if id_ in known]
 
     def _waits_since(self, asked: Asked, name: str, start: int, high: int) -> int | None:
         """Return which entry brought what is next of a topic for who has it up to `start`.

@@ -20,7 +20,7 @@ HELLO = hello_of(Identity("c", "b", "two", started=True), ["a", "b", "c"], BUILD
 class LinkedBench:
     """What node "a" knows of "b", a member, and of "c", which nobody has seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, began_s: float = 0.0) -> None:
         self.hellos: dict[str, Hello | None] = {"b": HELLO, "c": None}
         self.takes_part = True
         context: Any = SimpleNamespace(
@@ -29,11 +29,10 @@ class LinkedBench:
             hellos=lambda: dict(self.hellos),
             peers=SimpleNamespace(hello_of=lambda name: self.hellos[name]),
             neighbours=mock.Mock(),
-            started_s=0.0,
         )
         members = {"b": "two", "c": "three"}
         self.linked = Linked(
-            context, mock.Mock(), lambda name: (members[name], 9), lambda: LEVEL_FIRST
+            context, mock.Mock(), lambda name: (members[name], 9), lambda: LEVEL_FIRST, began_s
         )
 
     def refresh(self, now: float) -> set[str]:
@@ -63,3 +62,8 @@ def test_a_silence_counts_from_the_end_of_the_connection(bench: LinkedBench) -> 
     bench.refresh(100.5)
     assert bench.linked.sightings(103.5)["b"].silent_s == 3.0
     assert bench.linked.sightings(103.5)["c"].silent_s == 103.5
+
+
+def test_nobody_is_silent_for_longer_than_it_was_looked_for() -> None:
+    # Who joins becomes a member late, and has not noted what was connected until then.
+    assert LinkedBench(began_s=100.0).linked.sightings(103.5)["c"].silent_s == 3.5
