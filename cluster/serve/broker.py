@@ -950,10 +950,8 @@ class Broker:
                 empty += 1
                 continue
             empty = 0
-            if self._has_had_share(
-                waiting.principal
-            ):  # its wait is over, and it has its turn later
-                self._woken.append(waiting)
+            if self._has_had_share(waiting.principal):
+                self._woken.append(waiting)  # its wait is over, and it has its turn later
             else:
                 self._serve(waiting, now_ms)
                 self._count_served(waiting)
