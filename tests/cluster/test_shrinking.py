@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ MIB = 1024 * 1024
 RESUME_S_MAX = 15.0
 SHRINK_S_MAX = 60.0
 CLIENTS = 32
+SUBSCRIBED_S_MAX = 30.0  # until each has its topic
 
 
 def stores(cluster: LocalCluster) -> list[int]:
@@ -109,10 +111,15 @@ def test_no_node_ends_when_many_clients_fill_the_disks_at_once(small_disks: Loca
     endpoint = cluster.endpoints()[cluster.wait_for_leader()]
     pids = cluster.pids()
 
+    # What fills the disks may hold a leader up for so long that another is elected, and a client by
+    # hand asks for its id and its topic once.
+    all_subscribe = threading.Barrier(CLIENTS)
+
     def fill_one(topic: str) -> int:
         with ByHand(endpoint) as hand:
             me = str(hand.ack("REQUEST_ID")["client_id"])
             hand.ack("SUB", topic, me)
+            all_subscribe.wait(SUBSCRIBED_S_MAX)
             return fill(hand, me, topic)
 
     topics = [f"t{number}" for number in range(CLIENTS)]
