@@ -198,9 +198,9 @@ class Waiting:
     that entry is there, and what had not expired then may be given: while it was waited for more
     may have, again and again. `carried_out`: the change that it asked for stands (of a GET: the
     acknowledgment it carried, of a TAKE: what it settled). `body`: an answer that is made step by
-    step, as far as it has come. `looked`: what a GET or READ has found to have expired, so far.
-    `has_place`: it counts among what its principal has under way. `work`: of its entry, if that has
-    not been applied (`_work_of`).
+    step, as far as it has come. `looked`, by topic: what a GET or READ has found to have expired,
+    so far. `has_place`: it counts among what its principal has under way. `work`: of its entry, if
+    that has not been applied (`_work_of`).
     """
 
     route: Route
@@ -215,7 +215,7 @@ class Waiting:
     lacked: LevelTooLow | None = None
     awaits_time: bool = False
     is_timed: bool = False
-    looked: Looked | None = None
+    looked: dict[str, Looked] = field(default_factory=dict)
     body: dict[str, Any] = field(default_factory=dict)
     answered: bool = False
     has_place: bool = False
@@ -1180,7 +1180,7 @@ class Broker:
             return
         result = self._read(waiting)
         if isinstance(result, Looked):
-            waiting.looked = result
+            waiting.looked[result.topic] = result
             self._due.append(waiting)
         elif isinstance(result, Refused):
             is_told = result.code in TOLD_OF_A_TOPIC and not waiting.carried_out

@@ -1291,15 +1291,15 @@ class Store:
         max_bytes: int,
         placed: int = 0,
         knows_expiry: bool = True,
-        looked: Looked | None = None,
+        looked: Mapping[str, Looked] = MappingProxyType({}),
     ) -> Delivery | Looked | Refused:
         """Return what the client has not got of the topic: after `last_id`, or its cursor.
 
         At least one publication if there is any, even one over `max_bytes`; none behind one that
         has expired, or is compacted away. Of what is so in front of all it is told beside what
         follows; alone, where nothing does. `placed`: which entry, as the client knows, has placed
-        its subscription. `knows_expiry`: see `outcomes.expired`. `looked`: what it has returned
-        before, which is no answer: what has expired is looked at in steps.
+        its subscription. `knows_expiry`: see `outcomes.expired`. `looked`, by topic: what it has
+        returned before, which is no answer: what has expired is looked at in steps.
         """
         start = self._start(client_id, topic, last_id, placed)
         if isinstance(start, Refused):
@@ -1315,7 +1315,7 @@ class Store:
         principal: str | None = None,
         placed: Mapping[str, int] = MappingProxyType({}),
         knows_expiry: bool = True,
-        looked: Looked | None = None,
+        looked: Mapping[str, Looked] = MappingProxyType({}),
     ) -> Delivery | Looked | Refused:
         """Return publications of that topic of the client's that was read longest ago.
 
@@ -1462,7 +1462,7 @@ class Store:
         max_count: int,
         max_bytes: int,
         knows_expiry: bool,
-        looked: Looked | None,
+        looked: Mapping[str, Looked],
     ) -> Delivery | Looked | Refused:
         if last_id == topic.last_id:
             return Delivery(topic.name, 0, 0, b"", b"")
@@ -1499,7 +1499,7 @@ class Store:
         last_id: int,
         log_ms: int,
         knows_expiry: bool,
-        looked: Looked | None,
+        looked: Mapping[str, Looked],
     ) -> Looked | Refused | None:
         """Return what who has all up to `last_id` is told of what follows; None: it is there.
 
@@ -1509,9 +1509,9 @@ class Store:
         compacted_id = self._publications.compacted_to(topic, behind_id + 1)
         if compacted_id > behind_id == last_id:
             return compacted(topic.name, last_id, compacted_id, knows_expiry)
-        known_id = behind_id
-        if looked is not None and looked.topic == topic.name and looked.first_id <= behind_id + 1:
-            known_id = max(behind_id, looked.last_id)
+        known_id, known = behind_id, looked.get(topic.name)
+        if known is not None and known.first_id <= behind_id + 1:
+            known_id = max(behind_id, known.last_id)
         expired_id, is_all = self._publications.expired_to(topic, known_id + 1, log_ms)
         if not is_all:
             return Looked(topic.name, behind_id + 1, expired_id)
@@ -1549,7 +1549,7 @@ class Store:
         max_count: int,
         max_bytes: int,
         knows_expiry: bool = True,
-        looked: Looked | None = None,
+        looked: Mapping[str, Looked] = MappingProxyType({}),
     ) -> Delivery | Looked | Refused:
         """Return what a topic holds from an id on, for whoever may read it; it moves nothing."""
         topic = self._topics.active.get(name)

@@ -1119,3 +1119,38 @@ def test_topics_that_patterns_bring_to_many_are_spread_over_entries(
     for number in range(5):
         timed.ask(SUB, f"y.{number}")  # brought to nobody
     assert sizes(timed) == [2, 2, 4, 2]
+
+
+def test_a_get_of_any_topic_is_answered_though_several_have_long_runs_that_have_expired(
+    timed: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found of one topic was forgotten where another one's run was looked at."""
+    monkeypatch.setattr(publications, "READ_ROWS_MAX", 4)
+    names = ("t", "u", "v")
+    for name in names[1:]:
+        timed.ask(SUB, name)
+    timed.turn()
+    for name in names:
+        put_expiring(timed, 1, 60_000, name)  # holds the floor
+    timed.turn()
+    for counter in range(2, 22):
+        for name in names:
+            put_expiring(timed, counter, 1, name)
+        timed.turn()
+    timed.turn(took_ms=2)
+    timed.ask(SUB, "w")
+    timed.turn()  # an entry, so that the log's time has gone on
+    steps = 0
+    read = Broker._read
+
+    def counted(broker: Broker, waiting: Waiting) -> Any:
+        nonlocal steps
+        steps += 1
+        assert steps < 100, "it goes on for ever"
+        return read(broker, waiting)
+
+    monkeypatch.setattr(Broker, "_read", counted)
+    timed.ask(GET, "", last_ids=dict.fromkeys(names, 1), expiry=True)
+    [told] = [each for each in timed.turn() + timed.turn() if "last_id" in each.body]
+    # It has acknowledged something as well.
+    assert (code_of(told), told.body["last_id"]) == ("uncertain", 21)
