@@ -628,3 +628,11 @@ def test_who_was_deposed_and_leads_again_hands_over_no_more(
     led.elect("a")
     led.publish("a", "x")
     led.check("a")
+
+
+def test_who_rests_as_his_answers_were_heavy_is_answered_again(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    rests = stage.member("a").broker._rests
+    rests.spent("shop", 1_000)
+    stage.until(lambda: "shop" in rests)
+    stage.until(lambda: "shop" not in rests, 1.0)

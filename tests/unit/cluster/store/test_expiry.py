@@ -33,7 +33,7 @@ from cluster.store.commands import (
 )
 from cluster.store.expiry import NEVER, Expiry, over_ms
 from cluster.store.groups import GroupLimits
-from cluster.store.outcomes import Delivery, Refused
+from cluster.store.outcomes import Delivery, Looked, Refused
 from cluster.store.store import CorruptStore, Limits, Store
 from cluster.wire.levels import LEVEL_OF_EXPIRY
 from flotilla_client.policies import parse_keep
@@ -127,6 +127,20 @@ def test_an_answer_ends_before_what_has_expired_and_who_goes_on_is_told(
     assert bench.read(1) == [("expired", 2, 3), 4]
     assert bench.read(1, knows_expiry=False) == ("gap", 2, 3)
     assert bench.read(3) == [4]
+
+
+def test_what_was_found_to_have_expired_counts_only_for_who_has_all_below_it(
+    bench: ExpiryBench,
+) -> None:
+    """A reader that goes back while it is looked at is given what stands below."""
+    bench.publish(b"1", expiring(b"2", 50), expiring(b"3", 50), b"4")
+    bench.passing(60)
+    looked = {"t": Looked("t", 2, 3)}
+    given = {
+        last_id: bench.store.read("s", "t", last_id, 1, 1_000, looked=looked) for last_id in (0, 1)
+    }
+    first_ids = {key: found.first_id for key, found in given.items() if isinstance(found, Delivery)}
+    assert first_ids == {0: 1, 1: 4}
 
 
 def test_the_oldest_goes_when_its_time_is_over_whoever_has_not_read_it(bench: ExpiryBench) -> None:
