@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from chaos.simulation.bugs.registry import Patches, bug
+from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
 from cluster.serve.broker import Broker
 from cluster.store.clients import Client, Clients
 from cluster.store.commands import Forget
