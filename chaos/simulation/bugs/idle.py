@@ -49,7 +49,11 @@ def forgotten_clients_stay_until_the_flush(patches: Patches) -> None:
     patches.attribute(Clients, "flush", flush)
 
 
-@bug("who is forgotten is silent when the entry is applied", {"answered", "rebuilt"}, seeds_max=80)
+@bug(
+    "who is forgotten is silent when the entry is applied",
+    {"answered", "rebuilt"},
+    seeds_max=SEEDS_RARE_MAX,
+)
 def whoever_was_silent_is_forgotten(patches: Patches) -> None:
     """Forget whom the leader has named, though he was heard since."""
 
