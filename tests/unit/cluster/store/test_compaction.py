@@ -615,7 +615,7 @@ def _check_reads(store: Store, reference: Reference, name: str) -> None:
     while from_id <= row["last_id"]:
         found = store.read_from(name, from_id, 3, 60)
         while isinstance(found, Looked):
-            found = store.read_from(name, from_id, 3, 60, looked=found)
+            found = store.read_from(name, from_id, 3, 60, looked={name: found})
         gone = found.passed if isinstance(found, Delivery) else found
         if gone is not None:
             ids = range(gone.details["first_id"], gone.details["last_id"] + 1)
