@@ -490,10 +490,11 @@ class Attached:
         """See `scripts.Course`."""
         self._promises.out_of_order(client, text)
 
-    def not_stored(self, client: str, topic: str, publication: str) -> None:
+    def not_stored(self, process: Process, topic: str, publication: str) -> None:
         """See `scripts.Course`."""
+        client = process.name.partition("/")[0]
         self._promises.not_stored(client, topic, publication.encode())
-        for process in self.crowd.clients[client].processes:
+        if process in self.crowd.clients[client].processes:  # a copy of it may have it, and send it
             self._clients_upkeep.refused(process, topic, publication.encode())
 
     def forgotten(self, process: Process, client_id: str) -> None:

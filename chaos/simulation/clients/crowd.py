@@ -124,9 +124,9 @@ class Crowd:
         """See `scripts.Course`."""
         self._witness.out_of_order(client, text)
 
-    def not_stored(self, client: str, topic: str, publication: str) -> None:
+    def not_stored(self, process: Process, topic: str, publication: str) -> None:
         """See `scripts.Course`."""
-        self._witness.not_stored(client, topic, publication)
+        self._witness.not_stored(process, topic, publication)
 
     def forgotten(self, process: Process, client_id: str) -> None:
         """See `scripts.Course`."""

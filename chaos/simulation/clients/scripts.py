@@ -183,7 +183,7 @@ class Hears(Protocol):
     def out_of_order(self, client: str, text: str) -> None:
         """Hear of a publication that is stored twice, or before one that was called for earlier."""
 
-    def not_stored(self, client: str, topic: str, publication: str) -> None:
+    def not_stored(self, process: Process, topic: str, publication: str) -> None:
         """Hear that a publication is said to be stored neither now nor later, for certain."""
 
     def forgotten(self, process: Process, client_id: str) -> None:
@@ -392,7 +392,7 @@ class ClientScript:
 
     def _deny(self, topic: str, text: str) -> None:
         if text:
-            self._course.not_stored(self._name, topic, text)
+            self._course.not_stored(self._process, topic, text)
 
     def _publish(self) -> Script:
         topic, count = self._next_topic(), self._rng.randint(1, self._role.batch_count)
@@ -409,7 +409,7 @@ class ClientScript:
         except FlotillaError as error:
             if error.definite:  # of what takes several batches the first may be stored
                 for text in texts[error.details.get("stored", 0) :]:
-                    self._course.not_stored(self._name, topic, text)
+                    self._course.not_stored(self._process, topic, text)
             raise
 
     def _pour(self) -> Script:
@@ -438,7 +438,7 @@ class ClientScript:
         if isinstance(error, FlotillaError):
             self._course.refused(self._name, error)
             if error.definite:
-                self._course.not_stored(self._name, topic, text)
+                self._course.not_stored(self._process, topic, text)
 
     def _empty_pipes(self) -> Script:
         """Wait for the answers of all producers, and end them; raise what has stopped one."""
