@@ -432,7 +432,7 @@ class Node:
         if self._health is not None:
             self._health.touch(now)
         ended = time.monotonic()
-        clients.turned(ended - now, ended)
+        clients.turned(ended - now, ended, replica.stored)
         self._peers.turned(ended + rest_s(ended - now))
         self._meters.turned(now, answered, ended)
         if self._observer is not None:

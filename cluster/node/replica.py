@@ -206,6 +206,11 @@ class Replica:
         return min(of_intake, self.member.broker.next_deadline())
 
     @property
+    def stored(self) -> int:
+        """How many publications this node has stored since it opened its store."""
+        return 0 if self.member is None else self.member.store.added()[0]
+
+    @property
     def busy(self) -> bool:
         """True when a turn is due at once, whether or not anything comes in."""
         if self._more_messages or self.intake.is_due or self.frontend.has_answers:

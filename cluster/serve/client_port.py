@@ -24,7 +24,9 @@ from cluster.members.links import Address
 from cluster.members.peers import Watch
 from cluster.serve.shares import (
     CONNECTION_SHARE,
+    CONTENDED_S,
     PAYER_SHARE,
+    READER_TURNS,
     WEIGHT_ANSWER_BYTES,
     Rests,
     Shares,
@@ -163,9 +165,10 @@ class ClientPort:
         self._strangers: dict[ClientConnection, None] = {}  # not READY yet, the oldest first
         self._unheard: dict[ClientConnection, None] = {}  # of these, who is to be heard, in order
         self._readable: dict[ClientConnection, None] = {}
-        self._held: dict[ClientConnection, None] = {}  # to be read when their payers' rests end
-        self._rests = Rests[str]()
-        self._answered = Counter[str]()  # bytes of this turn's replies, by payer
+        self._held: dict[ClientConnection, None] = {}  # to be read when their rests end
+        self._rests = Rests[str | bytes]()  # of payers, and of connections by their routes
+        self._answered = Counter[ClientConnection]()  # bytes of this turn's replies
+        self._stored, self._stored_at = 0, float("-inf")
         self._shares = max(1, limits.unfinished_bytes_max // MESSAGE_BYTES_MAX)
         self._shares_of: Counter[str] = Counter()  # those that are held, by payer
         self._wanting: dict[ClientConnection, None] = {}  # a share, in order
@@ -254,18 +257,42 @@ class ClientPort:
                     del rings[payer]
         return taken
 
-    def turned(self, turn_s: float, now: float) -> None:
-        """Let those rest who had all of their share of a turn, which took `turn_s`."""
-        if self._answered and self.payer_shares.is_contended(now):
-            for payer, size_bytes in self._answered.items():
+    def turned(self, turn_s: float, now: float, stored: int) -> None:
+        """Let those rest who had all of their share of a turn, which took `turn_s`.
+
+        `stored`: how many publications this node has ever stored, whoever published them.
+        """
+        if stored != self._stored:
+            self._stored, self._stored_at = stored, now
+        if self._answered:
+            self._count_answered(now)
+            self._answered.clear()
+        if self._rests.begin(turn_s, now):
+            for client in [each for each in self._readable if self._is_resting(each)]:
+                self._hold(client)
+            self._watch_listener()
+
+    def _count_answered(self, now: float) -> None:
+        """Note who was answered a lot in this turn, while there are others.
+
+        Of one payer, too, who reads a long topic rests while anybody publishes: it may be the same
+        program, and is asked through another node as often as not.
+        """
+        is_written = now < self._stored_at + CONTENDED_S
+        of_payers = Counter[str]()
+        for client, size_bytes in self._answered.items():
+            of_payers[client.payer] += size_bytes
+            answered = size_bytes // WEIGHT_ANSWER_BYTES
+            if is_written and answered >= PAYER_SHARE:
+                self._rests.spent(client.route, answered, READER_TURNS)
+        if self.payer_shares.is_contended(now):
+            for payer, size_bytes in of_payers.items():
                 answered = size_bytes // WEIGHT_ANSWER_BYTES
                 if payer and answered >= PAYER_SHARE:
                     self._rests.spent(payer, answered)
-        self._answered.clear()
-        if self._rests.begin(turn_s, now):
-            for client in [each for each in self._readable if each.payer in self._rests]:
-                self._hold(client)
-            self._watch_listener()
+
+    def _is_resting(self, client: ClientConnection) -> bool:
+        return client.payer in self._rests or client.route in self._rests
 
     def next_deadline(self) -> float:
         """Return when a rest ends; infinity: nobody rests."""
@@ -285,13 +312,13 @@ class ClientPort:
         if client.state is PortState.GREETING:
             self._unheard[client] = None
             self._rewatch(client)
-        elif client.payer in self._rests:
+        elif self._is_resting(client):
             self._hold(client)
         else:
             self._readable[client] = None
 
     def _hold(self, client: ClientConnection) -> None:
-        """Leave a connection unread while its payer rests, in which time it is no slower."""
+        """Leave a connection unread while it or its payer rests; it is no slower meanwhile."""
         self._readable.pop(client, None)
         self._held[client] = None
         self._rewatch(client)
@@ -300,7 +327,7 @@ class ClientPort:
         if not self._rests.end(now):
             return
         self._watch_listener()
-        for client in [each for each in self._held if each.payer not in self._rests]:
+        for client in [each for each in self._held if not self._is_resting(each)]:
             del self._held[client]
             self._readable[client] = None
             if client.began_at:
@@ -331,7 +358,7 @@ class ClientPort:
             client.requests -= 1
             encoded = encode([b"", *frames], client.receiver.session)
             self._queue(client, encoded)
-            self._answered[client.payer] += len(encoded)
+            self._answered[client] += len(encoded)
             touched[client] = None
         for client in touched:
             if client.state is PortState.READY:

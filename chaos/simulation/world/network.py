@@ -129,7 +129,7 @@ class Port:
         """Return what is left for the world to carry: all of them."""
         return replies
 
-    def end_turn(self, turn_s: float, ended: float) -> None:
+    def end_turn(self, turn_s: float, ended: float, stored: int) -> None:
         """Nothing to do: who sends by this way has no share of a turn."""
 
     def room_bytes(self, route: bytes) -> int:
@@ -155,8 +155,11 @@ class Side(Protocol):
     def send_replies(self, replies: Replies) -> Replies:
         """Send replies by the node's own port; return those that the world has to carry."""
 
-    def end_turn(self, turn_s: float, ended: float) -> None:
-        """Let those rest who had all of their share of a turn; `ended`: on the node's clock."""
+    def end_turn(self, turn_s: float, ended: float, stored: int) -> None:
+        """Let those rest who had all of their share of a turn; `ended`: on the node's clock.
+
+        `stored`: how many publications the node has ever stored.
+        """
 
     def room_bytes(self, route: bytes) -> int:
         """Return how many bytes of replies may still be made for a client."""

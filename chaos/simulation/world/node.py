@@ -540,7 +540,7 @@ class SimNode:
         self._maintenance.tick(now)
         self._busy_until_s, self._elapsed_s = self.departure(), 0.0
         turn_s = self._busy_until_s - world.now
-        self._port.end_turn(turn_s, now + turn_s)
+        self._port.end_turn(turn_s, now + turn_s, replica.stored)
         member = replica.member
         if member is not None and self.disk.is_synced:
             self.durable_index = member.journal.last_index

@@ -398,9 +398,9 @@ class WirePort:
         self.clients.send(replies)
         return []
 
-    def end_turn(self, turn_s: float, ended: float) -> None:
+    def end_turn(self, turn_s: float, ended: float, stored: int) -> None:
         """Do what the product's loop does behind a turn: let those rest who had their share."""
-        self.clients.turned(turn_s, ended)
+        self.clients.turned(turn_s, ended, stored)
         self.port.turned(ended + rest_s(turn_s))
 
     def room_bytes(self, route: bytes) -> int:

@@ -178,8 +178,9 @@ def test_behind_a_turn_of_a_node_rests_begin_on_both_ports(monkeypatch: pytest.M
     monkeypatch.setattr(node.time, "monotonic", lambda: next(times))
     turning = mock.MagicMock(_keys=None, _health=None, _observer=None)
     turning._poller.poll.return_value = []
+    turning._replica.stored = 7
     Node._turn(turning, 0.0)
-    turning._clients.turned.assert_called_once_with(0.5, 10.5)
+    turning._clients.turned.assert_called_once_with(0.5, 10.5, 7)
     turning._peers.turned.assert_called_once_with(10.5 + rest_s(0.5))
 
 

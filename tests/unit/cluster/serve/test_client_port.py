@@ -38,6 +38,7 @@ from cluster.serve.shares import (
     CONNECTION_SHARE,
     CONTENDED_S,
     PAYER_SHARE,
+    READER_TURNS,
     REST_S_MAX,
     REST_TURNS,
     WEIGHT_ANSWER_BYTES,
@@ -456,7 +457,7 @@ def test_who_had_all_of_his_share_while_there_are_others_is_not_read_for_some_tu
     world.turn()
     assert len(world.requests) == CONNECTION_SHARE
     turn_s = 0.002
-    world.port.turned(turn_s, world.clock())
+    world.port.turned(turn_s, world.clock(), 0)
     assert world.port.next_deadline() == world.clock() + REST_TURNS * turn_s
     assert not world.port.has_more, "the next turn is not due at once"
     assert first.fd not in world.watched, "nor is a poll over at once"
@@ -477,7 +478,7 @@ def test_a_rest_is_bounded_however_long_the_turn_was(contended: Contended) -> No
     world, flooder, *_ = contended
     _flood(world, [flooder], 40)
     world.turn()
-    world.port.turned(60.0, world.clock())
+    world.port.turned(60.0, world.clock(), 0)
     assert world.port.next_deadline() == world.clock() + REST_S_MAX
 
 
@@ -500,7 +501,7 @@ def test_one_large_request_is_all_of_a_share_while_there_are_others(
         with suppress(BlockingIOError):
             sent += flooder.send(request[sent:])
         world.turn()
-    world.port.turned(0.002, world.clock())
+    world.port.turned(0.002, world.clock(), 0)
     assert (world.port.next_deadline() < float("inf")) == is_large
 
 
@@ -511,7 +512,7 @@ def test_who_has_asked_for_much_rests_longer_than_the_turn_says(contended: Conte
     flooder.sendall(encode([b"", *encode_request(Request(TAKE, "r", "t", "me", None, body))]))
     world.until(lambda: bool(world.requests))
     ended = world.clock()
-    world.port.turned(0.0, ended)
+    world.port.turned(0.0, ended, 0)
     rest_s = REST_TURNS * (8 * PAYER_SHARE + 1) * WEIGHT_S
     assert world.port.next_deadline() == pytest.approx(ended + rest_s)
 
@@ -525,22 +526,65 @@ def test_who_was_answered_a_lot_rests_while_there_are_others(
     world.until(lambda: bool(world.requests))
     answer = bytes(int(shares * PAYER_SHARE * WEIGHT_ANSWER_BYTES))
     world.port.send([(first.route, [answer])])
-    world.port.turned(0.0, world.clock())
+    world.port.turned(0.0, world.clock(), 0)
     ends = world.port.next_deadline()
     assert (ends < float("inf")) == (shares == 1.0)
-    world.port.turned(0.0, world.clock() + REST_S_MAX)
+    world.port.turned(0.0, world.clock() + REST_S_MAX, 0)
     assert world.port.next_deadline() == ends, "what was answered counts once"
+
+
+@pytest.mark.parametrize(
+    ("shares", "stored_ago_s", "rests"),
+    [(1.0, 0.0, True), (1.0, CONTENDED_S, False), (0.5, 0.0, False), (8.0, 0.5, True)],
+)
+def test_who_reads_a_lot_rests_while_anybody_publishes_though_he_is_alone_here(
+    world: PortWorld, shares: float, stored_ago_s: float, rests: bool
+) -> None:
+    raw = world.client()
+    reader = world.client_of(raw)
+    assert reader is not None
+    world.port.turned(0.0, world.clock(), 1)  # it was told of a publication of another node's
+    world.ahead_s += stored_ago_s
+    raw.sendall(encode([b"", b"ask"]))
+    world.until(lambda: bool(world.requests))
+    world.port.send([(reader.route, [bytes(int(shares * PAYER_SHARE * WEIGHT_ANSWER_BYTES))])])
+    ended, before = world.clock(), len(world.requests)
+    world.port.turned(0.0, ended, 1)
+    rest_s = READER_TURNS * shares * PAYER_SHARE * WEIGHT_S if rests else float("inf")
+    assert world.port.next_deadline() == pytest.approx(ended + rest_s)
+    raw.sendall(encode([b"", b"ask"]))
+    if rests:
+        world.until(lambda: reader in world.port._held)
+        assert len(world.requests) == before
+        world.ahead_s += rest_s
+    world.until(lambda: len(world.requests) == before + 1)
+
+
+def test_who_reads_a_lot_holds_up_no_other_connection_of_its_payer(world: PortWorld) -> None:
+    raw, second = world.client(), world.client()
+    reader = world.client_of(raw)
+    assert reader is not None
+    raw.sendall(encode([b"", b"ask"]))
+    world.until(lambda: bool(world.requests))
+    world.port.send([(reader.route, [bytes(PAYER_SHARE * WEIGHT_ANSWER_BYTES)])])
+    world.port.turned(REST_S_MAX, world.clock(), 1)
+    assert world.port.next_deadline() < float("inf")
+    second.sendall(encode([b"", b"ask"]))
+    world.until(lambda: len(world.requests) == 2)
+    assert world.requests[-1][0] == _route(world, second)
 
 
 def test_who_rests_in_the_middle_of_a_message_is_no_slower_for_it(contended: Contended) -> None:
     world, flooder, first, _ = contended
     flooder.sendall(encode([b"", b"flood"]) * CONNECTION_SHARE + large()[:100])
     world.until(lambda: len(world.requests) == CONNECTION_SHARE)
-    world.port.turned(0.0, world.clock())  # what is left of what was read is read in the next turn
+    world.port.turned(
+        0.0, world.clock(), 0
+    )  # what is left of what was read is read in the next turn
     world.until(lambda: first.began_at)
     began_at = first.began_at
     world.port._rests.spent(first.payer)
-    world.port.turned(REST_S_MAX, world.clock())
+    world.port.turned(REST_S_MAX, world.clock(), 0)
     flooder.sendall(b"more")
     world.until(lambda: first in world.port._held)
     world.ahead_s += REST_S_MAX + TURN_S
@@ -553,7 +597,7 @@ def test_a_stranger_who_asks_at_once_holds_up_no_other_stranger(contended: Conte
     hasty = world.dial()
     hasty.sendall(hello() + encode([b"", b"flood"]) * 2 * CONNECTION_SHARE)
     world.until(lambda: world.requests)
-    world.port.turned(REST_S_MAX, world.clock())
+    world.port.turned(REST_S_MAX, world.clock(), 0)
     assert "" not in world.port._rests
 
 
@@ -561,7 +605,7 @@ def test_who_closes_while_he_rests_is_forgotten(contended: Contended) -> None:
     world, flooder, first, _ = contended
     _flood(world, [flooder], 40)
     world.turn()
-    world.port.turned(0.01, world.clock())
+    world.port.turned(0.01, world.clock(), 0)
     assert first in world.port._held
     world.port.close(0.0)
     assert not world.port._held

@@ -182,7 +182,7 @@ def test_strangers_rest_behind_a_turn_in_which_they_had_their_share(world: PortW
     port, count = world.port, 3 * STRANGERS_PER_TURN_MAX
 
     def rest() -> None:
-        port.turned(1.0, world.clock())
+        port.turned(1.0, world.clock(), 0)
         assert world.clock() < port.next_deadline() <= world.clock() + REST_S_MAX
         assert not port.has_more
 
@@ -220,7 +220,7 @@ def test_who_is_in_is_heard_while_strangers_rest(world: PortWorld, context: Cont
     for _ in range(STRANGERS_PER_TURN_MAX):
         world.dial()
     world.until(lambda: len(world.port) == count)
-    world.port.turned(1.0, world.clock())
+    world.port.turned(1.0, world.clock(), 0)
     asked(world, client, [b"meanwhile"])
     assert world.clock() < world.port.next_deadline()
 
