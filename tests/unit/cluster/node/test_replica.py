@@ -630,6 +630,12 @@ def test_who_was_deposed_and_leads_again_hands_over_no_more(
     led.check("a")
 
 
+def test_each_node_knows_that_somebody_publishes_whoever_it_is(led: Stage) -> None:
+    before = {name: led.replica(name).stored for name in "abc"}
+    led.publish("a", "one", "two")
+    led.until(lambda: all(led.replica(name).stored == before[name] + 2 for name in "abc"), 1.0)
+
+
 def test_who_rests_as_his_answers_were_heavy_is_answered_again(make_stage: MakeStage) -> None:
     stage = make_stage()
     rests = stage.member("a").broker._rests
