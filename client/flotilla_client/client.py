@@ -277,7 +277,7 @@ class Session:
             self._rng,
             ask.final,
         )
-        if ask.request.type == REQUEST_ID:
+        if ask.opens or ask.request.type == REQUEST_ID:
             self.operations.opening = exchange
         return exchange
 
@@ -289,7 +289,7 @@ class Session:
     def late(self, exchange: Exchange | None = None) -> FlotillaError:
         """Return the error of a publication that is on its way at the deadline.
 
-        `exchange`: what is under way for it; None: what takes up the id, if something does.
+        `exchange`: what is under way for it; None: what the opening waits for, if it does.
         """
         under_way = exchange or self.operations.opening
         if under_way is None:

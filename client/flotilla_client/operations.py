@@ -17,6 +17,7 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -74,13 +75,15 @@ REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request", "too_many"})
 class Ask:
     """A request to be exchanged. `wait_ms`: how long the node may hold it. `final`: see Exchange.
 
-    `endpoint`: the only one to ask (None: wherever the leader is).
+    `endpoint`: the only one to ask (None: wherever the leader is). `opens`: nobody publishes before
+    its answer, as it sends again what an earlier process has left. So does each REQUEST_ID.
     """
 
     request: Request
     wait_ms: int = 0
     final: frozenset[str] = frozenset()
     endpoint: int | None = None
+    opens: bool = False
 
 
 class Turn:
@@ -163,7 +166,8 @@ class Operations:
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
-        self.opening: Exchange | None = None  # that takes up the id, until it has
+        # What opening waits for: the id is taken up, or what waited in the outbox sent again.
+        self.opening: Exchange | None = None
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -375,13 +379,16 @@ class Operations:
         takes no properties yet, must not keep this client from anything else: it stays in the
         outbox, and the topic's next publication or `flush` sends it first and reports.
         """
-        for topic in self.state.topics_waiting():
-            if topic in self.topics_under_way:
-                continue
-            try:
-                yield from self._resend(topic, BacklogFull.CODE, DiskFull.CODE, QuotaExceeded.CODE)
-            except (BacklogFull, DiskFull, QuotaExceeded, Unauthorized, Unsupported):
-                continue
+        final = frozenset({BacklogFull.CODE, DiskFull.CODE, QuotaExceeded.CODE})
+        try:
+            for topic in self.state.topics_waiting():
+                if topic in self.topics_under_way:
+                    continue
+                with suppress(BacklogFull, DiskFull, QuotaExceeded, Unauthorized, Unsupported):
+                    for entry in self.state.outbox(topic):
+                        yield from self._resend(entry, final)
+        finally:
+            self.opening = None
 
     # --- subscriptions --------------------------------------------------------------------------
 
@@ -579,14 +586,11 @@ class Operations:
             message = f"nobody subscribes to {topic!r}: what is published there is not stored"
             warnings.warn(UnheardWarning(message), stacklevel=level_of_caller())
 
-    def _resend(self, topic: str, *final: str) -> Steps[None]:
-        for entry in self.state.outbox(topic):
-            yield from self._send(entry, frozenset(final))
-
-    def _send(self, entry: Entry, final: frozenset[str]) -> Steps[PutResult]:
+    def _resend(self, entry: Entry, final: frozenset[str]) -> Steps[PutResult]:
         operation = self.invoke_put(entry)
         try:
-            done = yield from self.asked(Ask(self.put_request(entry), final=final))
+            ask = Ask(self.put_request(entry), final=final, opens=True)
+            done = yield from self.asked(ask)
         except FlotillaError as error:
             if isinstance(error, Unavailable):
                 error.definite = False  # it stays in the outbox, so it will happen

@@ -211,7 +211,7 @@ function drawMap(gone) {
     if (member.mine) lines.push(`term ${status.term ?? "–"}, index ${count(status.applied_index)}`);
     else if (away) lines.push(member.silent_ms ? `silent for ${ms(member.silent_ms)}` : "no link");
     else lines.push(`index ${count(member.applied_index)}`);
-    if (member.lag !== undefined && !away) lines.push(member.lag ? `${count(member.lag)} entries behind` : "up to date");
+    if (member.lag !== undefined && !away) lines.push(member.lag ? `${count(member.lag)} ${member.lag === 1 ? "entry" : "entries"} behind` : "up to date");
     if (member.version || member.mine) lines.push(`version ${member.version || status.versions.flotilla}`);
     for (const line of lines) box.append(make("p", line));
     const damaged = member.mine && status.scrub ? status.scrub.damaged : 0;

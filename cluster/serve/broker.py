@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from cluster.serve import leases
 from cluster.serve.queues import QueueByPrincipal
-from cluster.serve.quotas import NewNames, Quotas, Refusals, exceeded
+from cluster.serve.quotas import QUOTA, NewNames, Quotas, Refusals, exceeded
 from cluster.serve.shares import (
     PAYER_SHARE,
     WEIGHT_ANSWER_BYTES,
@@ -557,7 +557,6 @@ class Broker:
         return self._over(principal, "names_per_hour_max", wait_ms) if wait_ms else None
 
     def _over(self, principal: str, quota: str, retry_after_ms: int | None = None) -> ProtocolError:
-        self.refused(principal, quota)
         limit: int = getattr(self.quotas, quota)
         return exceeded(quota, limit, f"{principal} has as much as it may have", retry_after_ms)
 
@@ -1183,8 +1182,7 @@ class Broker:
             waiting.looked[result.topic] = result
             self._due.append(waiting)
         elif isinstance(result, Refused):
-            is_told = result.code in TOLD_OF_A_TOPIC and not waiting.carried_out
-            if is_told and _is_of_any(waiting):
+            if result.code in TOLD_OF_A_TOPIC and _is_of_any(waiting):
                 self.store.note_turn(waiting.request.client_id, result.details["topic"])
             self.refuse(waiting, result.code, result.message, **result.details)
         elif not waiting.is_timed and self._is_over(result, now_ms):
@@ -1501,11 +1499,18 @@ class Broker:
     # --- answers ------------------------------------------------------------------------------
 
     def refuse(self, waiting: Waiting, code: str, message: str, **details: Any) -> None:
-        """Answer with a NAK; of what is carried out in part none that is definite would be true."""
-        if waiting.carried_out:
+        """Answer with a NAK; of what is carried out in part none that is definite would be true.
+
+        Who is told what is gone would only hear the same again.
+        """
+        if waiting.carried_out and code in TOLD_OF_A_TOPIC:
+            details["definite"] = False
+        elif waiting.carried_out:
             code, message = "uncertain", f"the acknowledgment is carried out, and {message}"
         if code == "unauthorized" and waiting.principal is not None:
             self.denied.note(waiting.principal, details["needs"])
+        elif code == QUOTA and waiting.principal is not None:
+            self.refused(waiting.principal, details["quota"])
         body = nak_body(code, message, **details)
         self._answer(waiting, NAK, body)
 

@@ -99,6 +99,18 @@ def test_an_empty_node_is_drawn_without_a_word_on_the_console(look: Callable[...
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("lag", "said"), [(0, "up to date"), (1, "1 entry"), (2, "2 entries")])
+def test_a_member_is_said_to_be_so_far_behind(
+    look: Callable[..., Seen], lag: int, said: str
+) -> None:
+    node = Observed()
+    members = SAMPLE.status["members"]
+    members = {**members, "n2": {**members["n2"], "lag": lag}}
+    node.sample = later(SAMPLE, 0, status={"members": members})
+    said += " behind" if lag else ""
+    expect(look(shown(node)).page.locator(".node", has_text="n2")).to_contain_text(said)
+
+
 def test_ten_thousand_topics_are_searched_and_sorted_and_none_of_them_is_html(
     look: Callable[..., Seen],
 ) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,6 +185,22 @@ def test_what_a_node_says_beside_the_opening_says_nothing_of_that(node: FakeNode
         assert session.late().details["causes"] == {node.endpoint: "on holiday"}
         client.subscribe("t")
         assert "causes" not in session.late().details, "it is open"
+
+
+def test_a_thread_hears_why_what_waited_in_the_outbox_is_not_sent_yet(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node, tmp_path) as client:
+        client.enqueue("t", ["left"])
+    node.always(PUT, "deaf")
+    with Client(node.endpoint, state_dir=tmp_path, timeout=5 * SHORT_S) as client:
+        long = Caller(client, "u", "long")
+        node.await_requests(PUT, 1)
+        with pytest.raises(Unavailable) as caught:
+            client.publish("u", "short", timeout=SHORT_S)
+        assert caught.value.details["causes"].keys() == {node.endpoint}
+        assert isinstance(long.end().error, Unavailable)
+        assert client._session.operations.opening is None
 
 
 # --- threads --------------------------------------------------------------------------------------
