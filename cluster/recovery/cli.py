@@ -107,6 +107,7 @@ def _next_steps(made: Path, node: str, cluster_id: str, members: list[str]) -> s
     steps = [
         f'set cluster_id = "{cluster_id}" (FLOTILLA_CLUSTER_ID) and the members'
         f" {', '.join(members)} for every node",
+        f"where nodes have keys: `flotilla-keys rename {cluster_id}`, and bring each its directory",
     ]
     if others:
         steps.append(
