@@ -208,8 +208,10 @@ def test_clients_reach_three_nodes_on_the_loopback_ports_from_7001_and_peers_non
     }
 
 
-def test_every_node_turns_healthy(project: ComposeProject) -> None:
+def test_every_node_turns_healthy_by_what_it_says_of_itself(project: ComposeProject) -> None:
     for node in NODES:
+        check = engine.inspect(project.container(node))["Config"]["Healthcheck"]["Test"]
+        assert check == ["CMD", "flotilla-asked"]
         engine.await_event(project.container(node), "health_status: healthy", project.made_s)
 
 

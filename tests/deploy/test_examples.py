@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from cluster.keys.directory import load as load_keys
 from cluster.local.local import LocalCluster
 from cluster.settings.config import SETTINGS, load
+from tests.conftest import running
 from tests.deploy import engine
+from tests.waiting import until
 
 EXAMPLE: Final = engine.ROOT / "deploy" / "node.example.toml"
 PROBE: Final = engine.ROOT / "deploy" / "healthy.sh"
+ASKED: Final = engine.ROOT / "deploy" / "asked.sh"
 TOUCHED_S: Final = 20.0  # a second, and a busy machine
 
 
@@ -125,3 +132,50 @@ def test_a_node_is_healthy_while_its_loop_turns(
     os.utime(file, (time.time() - 31, time.time() - 31))
     assert probed(file) == 1
     cluster.kill("n1", "CONT")
+
+
+def asked(page: str) -> tuple[int, str]:
+    """Ask a page as the compose file's health check does; return its exit code and words."""
+    environ = {"PATH": "/usr/bin:/bin", "FLOTILLA_HTTP_LISTEN": page.removeprefix("http://")}
+    done = subprocess.run([ASKED], env=environ, check=False, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_compose_file_asks_healthz_on_a_loopback_that_no_port_leads_to() -> None:
+    compose = (engine.ROOT / "deploy" / "compose.yaml").read_text()
+    dockerfile = (engine.ROOT / "deploy" / "Dockerfile").read_text()
+    assert "COPY deploy/asked.sh /usr/local/bin/flotilla-asked" in dockerfile
+    assert "!deploy/asked.sh" in (engine.ROOT / ".dockerignore").read_text().splitlines()
+    assert "test: [CMD, flotilla-asked]" in compose
+    assert "FLOTILLA_HTTP_LISTEN: 127.0.0.1:7200 " in compose
+    assert os.access(ASKED, os.X_OK)
+    assert "7200" not in compose.replace("FLOTILLA_HTTP_LISTEN: 127.0.0.1:7200 ", "")
+
+
+@pytest.mark.slow  # it waits as long as a health check does
+def test_a_node_with_keys_is_asked_without_a_token_and_a_frozen_one_is_ill(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster", 1, keys=True, pages=True) as cluster:
+        page = cluster.pages()["n1"]
+        assert asked(page) == (0, "")
+        cluster.kill("n1", "STOP")
+        code, said = asked(page)
+        assert (code, "no answer in 10 s" in said) == (1, True), said
+        cluster.kill("n1", "CONT")
+        until(lambda: asked(page)[0] == 0)
+    assert asked(page)[0] == 1  # nobody listens
+
+
+def test_a_node_that_calls_itself_ill_is_ill_and_says_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 503 \r\n\r\nthe loop has not turned for 31 s\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        code, said = asked(f"127.0.0.1:{listener.getsockname()[1]}")
+    assert code == 1
+    assert "503" in said
+    assert "the loop has not turned for 31 s" in said
