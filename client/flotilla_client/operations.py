@@ -17,7 +17,6 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -67,6 +66,7 @@ GET_SLICES_MIN: Final = 4  # in a deadline: others come to their turn; see attem
 EXPIRED_RUNS_MAX: Final = 1_000  # that one `get` or `read` passes; more with the next one
 # What this library knows that others may not: what it is sent is made for who asks.
 KNOWN: Final[Mapping[str, Any]] = {"properties": True, "expiry": True}
+KNOWN_BY_GET: Final[Mapping[str, Any]] = {**KNOWN, "runs": True}
 # Whoever asks, whenever: what a PUT is `too_many` of (a client's topics, ids) never gets fewer.
 REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request", "too_many"})
 
@@ -163,6 +163,9 @@ class Operations:
         self._told: dict[str, int] = {}  # cursors that the broker has been told
         self.readers = Readers(state, observer, self._told)
         self._gone: dict[str, int] = {}  # up to where the application was told what is gone
+        # By topic what an answer has brought behind what is compacted away, to be given next, each
+        # with the first id of what is gone in front of it.
+        self._behind: dict[str, deque[tuple[int, Delivery]]] = {}
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
@@ -249,6 +252,7 @@ class Operations:
         What a process before, of the same name, was handed, nobody knows: it may be all there was.
         """
         self.opening = None
+        self._behind.clear()
         state, body = self.state, done.reply.body
         is_first = bool(self._name) and not state.client_id
         subscriptions, placed = body.get("subscriptions", {}), body.get("placed", {})
@@ -384,9 +388,11 @@ class Operations:
             for topic in self.state.topics_waiting():
                 if topic in self.topics_under_way:
                     continue
-                with suppress(BacklogFull, DiskFull, QuotaExceeded, Unauthorized, Unsupported):
+                try:
                     for entry in self.state.outbox(topic):
                         yield from self._resend(entry, final)
+                except (BacklogFull, DiskFull, QuotaExceeded, Unauthorized, Unsupported):
+                    continue
         finally:
             self.opening = None
 
@@ -441,6 +447,7 @@ class Operations:
         """Go on where a subscription was placed, unless that is known already."""
         if self.state.place(topic, cursor, placed, durable):
             self.readers.forget(topic)
+            self._behind.pop(topic, None)
             self._told.pop(topic, None)
             self._gone.pop(topic, None)
 
@@ -473,6 +480,7 @@ class Operations:
     def _drop(self, topic: str) -> None:
         self.state.drop_cursor(topic, durable=False)
         self.readers.forget(topic)
+        self._behind.pop(topic, None)
         self._told.pop(topic, None)
 
     # --- patterns -------------------------------------------------------------------------------
@@ -615,6 +623,8 @@ class Operations:
             check_topic(topic)
         yield from self.opened()
         self.go_on_behind_what_is_gone()
+        if (next_run := self._next_run(topic, max_count)) is not None:
+            return next_run
         for _ in range(EXPIRED_RUNS_MAX):
             try:
                 return (yield from self._get(topic, wait_ms, max_count))
@@ -626,7 +636,7 @@ class Operations:
     def _get(self, topic: str | None, wait_ms: int, max_count: int) -> Steps[Delivery | None]:
         """GET once."""
         body, told = self._position(topic)
-        body |= {"max_count": max_count, "wait_ms": wait_ms, **KNOWN}
+        body |= {"max_count": max_count, "wait_ms": wait_ms, **KNOWN_BY_GET}
         had, patterns = ({}, {}) if topic else (self.state.cursors(), self.state.patterns())
         placed = {name: self.state.placed(name) for name in (had if topic is None else (topic,))}
         operation = self.invoke(
@@ -653,31 +663,65 @@ class Operations:
             name, cursor, at = body["topic"], body["cursor"], body["placed"]
             if self._heard_of(name, cursor, at, patterns, _by(done)):
                 had[name], placed[name] = cursor, at
-        passed_id = 0
+        delivery, behind = self._news(done.reply, placed)
+        besides = [(self._beside(operation), self._beside(operation)) for _ in behind]
+        passed_id, sent_id = 0, body.get("id") or 0
         if "passed" in body:
             operation, passed_id = self._pass(operation, done, had, placed)
-        delivery, sent_id = self._news(done.reply, placed), body.get("id") or 0
         if delivery is None:
             named = body.get("topic") or operation.topic
             self.complete(operation, done, topic=named, count=0, first_id=sent_id or None)
         else:
-            self.complete(
-                operation,
-                done,
-                topic=delivery.topic,
-                first_id=delivery.first_id,
-                count=len(delivery.publications),
-                publications=delivery.publications,
-                **self._asked_with(delivery.topic, sent_id - 1, had),
-                properties=delivery.properties,
-                timestamps=delivery.timestamps,
-            )
+            asked_with = self._asked_with(delivery.topic, sent_id - 1, had)
+            self.complete(operation, done, **_brought(delivery), **asked_with)
+        if delivery is not None and behind:
+            self._note_behind(done, delivery, zip(behind, besides, strict=True))
         if passed_id:
             self.readers.pass_over(body["topic"], passed_id)
         return delivery
 
+    def _note_behind(
+        self,
+        done: Done,
+        delivery: Delivery,
+        behind: Iterable[tuple[Delivery, tuple[Operation, Operation]]],
+    ) -> None:
+        """Keep what an answer has brought behind what is compacted away, for the next calls.
+
+        On record each part is two operations, as what follows what is gone always is. No request
+        has said what they ask with: nobody has what came before them yet.
+        """
+        topic, last_id = delivery.topic, delivery.last_id
+        runs = self._behind[topic] = deque()
+        for run, (told, rest) in behind:
+            first_id, gone_id = last_id + 1, run.first_id - 1
+            gone = _gone(done, Compacted.CODE, topic, first_id, gone_id)
+            self.failed(told, gone, cursor=last_id, is_unsaid=True)
+            self.complete(rest, done, **_brought(run), cursor=gone_id, is_unsaid=True)
+            runs.append((first_id, run))
+            last_id = run.last_id
+
+    def _next_run(self, topic: str | None, max_count: int) -> Delivery | None:
+        """Return what an answer has brought besides, if this subscriber has come to it by now.
+
+        Who stands elsewhere, or wants fewer at once, asks anew.
+        """
+        name = next(iter(self._behind), "") if topic is None else topic
+        if not (runs := self._behind.get(name)):
+            return None
+        first_id, run = runs.popleft()
+        place = self.state.cursor(name), self.state.placed(name)
+        if place != (first_id - 1, run.placed) or len(run.publications) > max_count:
+            del self._behind[name]
+            return None
+        if not runs:
+            del self._behind[name]
+        self.readers.pass_over(name, run.first_id - 1)
+        return run
+
     def tell(self) -> Steps[None]:
         """Tell the cluster what is acknowledged, by GETs whose answers nobody is handed."""
+        self._behind.clear()
         for _ in range(0, len(self.state.cursors()), protocol.ANY_TOPIC_COUNT_MAX):
             cursors = self.state.cursors()
             if any(self._told.get(topic) != cursor for topic, cursor in cursors.items()):
@@ -711,25 +755,25 @@ class Operations:
         subscriber passes it then (0: it does not). Both began when the request was sent; the second
         one asks behind what is gone.
         """
-        reply = done.reply
-        details = {name: said for name, said in reply.body["passed"].items() if name != "error"}
-        by = {"attempts": done.attempts, "node": reply.node, "leader": reply.leader}
-        error = BY_CODE[reply.body["passed"]["error"]](
-            "what the answer brings begins behind that", details=details | by | {"term": reply.term}
-        )
-        assert isinstance(error, Expired | Compacted), error
+        details = done.reply.body["passed"]
         topic, start, gone_id = details["topic"], details["first_id"] - 1, details["last_id"]
+        error = _gone(done, details["error"], topic, start + 1, gone_id)
         is_old = self._is_old(error)
-        rest = replace(operation, number=next(self._numbers), beside=operation.number)
-        if operation.topic and not is_old:
-            rest = replace(rest, last_id=gone_id)
-        self._observer.on_invoke(rest)
+        is_said = operation.topic and not is_old
+        rest = self._beside(operation, gone_id if is_said else operation.last_id)
         self.failed(operation, error, **({} if is_old else self._asked_with(topic, start, had)))
         if is_old or placed.get(topic, 0) != self.state.placed(topic):
             return rest, 0
         if topic in had:
             had[topic] = gone_id
         return rest, gone_id
+
+    def _beside(self, operation: Operation, last_id: int | None = None) -> Operation:
+        """Record that what an answer tells or brings besides was asked with the same request."""
+        number = next(self._numbers)
+        beside = replace(operation, number=number, beside=operation.number, last_id=last_id)
+        self._observer.on_invoke(beside)
+        return beside
 
     def _is_old(self, error: Purged | Gap | Expired | Compacted) -> bool:
         """Return whether this subscriber has all that is gone; what it has not is left in it.
@@ -787,23 +831,25 @@ class Operations:
         is_unsaid = cursor is not None and start < cursor and self._told.get(topic) != cursor
         return {"cursor": cursor, "is_unsaid": is_unsaid}
 
-    def _news(self, reply: Reply, placed: Mapping[str, int]) -> Delivery | None:
-        """Return what a GET brought, without what this subscriber has already.
+    def _news(
+        self, reply: Reply, placed: Mapping[str, int]
+    ) -> tuple[Delivery | None, list[Delivery]]:
+        """Return what a GET brought, without what this subscriber has already, and its other runs.
 
         `placed`: by which entry each subscription was placed when it was asked for.
         """
         if not reply.body.get("count"):
-            return None
+            return None, []
         first_id, topic = reply.body["id"], reply.body["topic"]
         at = placed.get(topic, 0)
         if at != self.state.placed(topic):
-            return None  # the subscription was moved meanwhile
-        delivery = _delivered(reply, at)
+            return None, []  # the subscription was moved meanwhile
+        delivery, *behind = _delivered(reply, at)
         known = max(0, (self.state.cursor(topic) or 0) + 1 - first_id)
         if known >= len(delivery.publications):
             self._told.pop(topic, None)  # the broker does not know, so it is told again
-            return None
-        return delivery.since(first_id + known, 0) if known else delivery
+            return None, []
+        return delivery.since(first_id + known, 0) if known else delivery, behind
 
     def read(self, topic: str, from_id: int, max_count: int) -> Steps[Delivery | None]:
         """READ, by nobody in particular; it moves nothing, and nothing is in hand.
@@ -823,7 +869,7 @@ class Operations:
                 from_id = error.details["last_id"] + 1
                 continue
             reply: Reply = done.reply
-            return _delivered(reply, 0) if reply.body.get("count") else None
+            return _delivered(reply, 0)[0] if reply.body.get("count") else None
 
     def subscribers(self, topic: str) -> Steps[list[SubscriberInfo]]:
         """TOPICS of one topic's subscribers, by nobody in particular."""
@@ -1058,26 +1104,66 @@ def _was_stored(body: Mapping[str, Any]) -> bool | None:
     return bool(body["id"]) or (None if body.get("duplicate") else False)
 
 
-def _delivered(reply: Reply, placed: int) -> Delivery:
-    """Return the publications of an answer; `placed`: see `Delivery`."""
-    first_id: int = reply.body["id"]
-    return Delivery(
-        reply.body["topic"],
-        first_id,
-        tuple(map(protocol.text_of, protocol.unpack(reply.lengths, reply.data))),
-        properties={first_id + place: own for place, own in reply.properties.items()},
-        timestamps=_timestamps(first_id, reply.body.get("timestamps", ())),
-        placed=placed,
-    )
+def _gone(done: Done, code: str, topic: str, first_id: int, last_id: int) -> Expired | Compacted:
+    """Return the error of what an answer that brings something says is gone."""
+    reply, missed = done.reply, last_id + 1 - first_id
+    details = {"topic": topic, "first_id": first_id, "last_id": last_id, "missed": missed}
+    details |= {"attempts": done.attempts, "node": reply.node, "leader": reply.leader}
+    details |= {"term": reply.term}
+    error = BY_CODE[code]("what the answer brings begins behind that", details=details)
+    assert isinstance(error, Expired | Compacted), error
+    return error
+
+
+def _brought(delivery: Delivery) -> dict[str, Any]:
+    """Return what an outcome says of publications that a GET has brought."""
+    return {
+        "topic": delivery.topic,
+        "first_id": delivery.first_id,
+        "count": len(delivery.publications),
+        "publications": delivery.publications,
+        "properties": delivery.properties,
+        "timestamps": delivery.timestamps,
+    }
+
+
+def _delivered(reply: Reply, placed: int) -> list[Delivery]:
+    """Return the publications of an answer, a delivery a run; `placed`: see `Delivery`."""
+    body, found, place = reply.body, list[Delivery](), 0
+    texts = tuple(map(protocol.text_of, protocol.unpack(reply.lengths, reply.data)))
+    behind = body.get("runs", ())
+    runs = [(body["id"], len(texts) - sum(count for _, count in behind)), *behind]
+    timestamps = deque(body.get("timestamps", ()))
+    for first_id, count in runs:
+        own = {
+            first_id + at - place: properties
+            for at, properties in reply.properties.items()
+            if place <= at < place + count
+        }
+        delivery = Delivery(
+            body["topic"],
+            first_id,
+            texts[place : place + count],
+            properties=own,
+            timestamps=_timestamps(first_id, count, timestamps),
+            placed=placed,
+        )
+        found.append(delivery)
+        place += count
+    return found
 
 
 def _timestamps(
-    first_id: int, runs: Iterable[tuple[int, int | None]]
+    first_id: int, count: int, runs: deque[Sequence[Any]]
 ) -> tuple[tuple[int, int | None], ...]:
-    """Return runs of (count, time) as a reply says them, as (last id, time)."""
-    found, last_id = [], first_id - 1
-    for count, timestamp_ms in runs:
-        last_id += count
+    """Take so many out of runs of (count, time), as a reply says them; return (last id, time)."""
+    found, last_id, end_id = [], first_id - 1, first_id + count - 1
+    while runs and last_id < end_id:
+        more, timestamp_ms = runs.popleft()
+        if last_id + more > end_id:
+            runs.appendleft((last_id + more - end_id, timestamp_ms))
+            more = end_id - last_id
+        last_id += more
         found.append((last_id, timestamp_ms))
     return tuple(found)
 

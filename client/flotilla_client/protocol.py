@@ -845,6 +845,7 @@ def _bounds(body: Mapping[str, Any]) -> dict[str, Any]:
         "text": body.get("text") is True,
         "properties": body.get("properties") is True,
         "expiry": body.get("expiry") is True,
+        "runs": body.get("runs") is True,
     }
     if bounds["text"] and bounds["max_count"] != 1:
         raise ProtocolError("bad_request", "`text` is for one publication: leave `max_count` at 1")

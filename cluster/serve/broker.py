@@ -1258,14 +1258,17 @@ class Broker:
     def _read(self, waiting: Waiting) -> Delivery | Looked | Refused:
         request = waiting.request
         body, client_id = request.body, request.client_id
-        bounds, how = (body["max_count"], body["max_bytes"]), (body["expiry"], waiting.looked)
+        max_count, max_bytes = body["max_count"], body["max_bytes"]
+        how = body["expiry"], waiting.looked, body["runs"]
         if request.type == READ:
-            return self.store.read_from(request.topic, body["from_id"], *bounds, *how)
+            from_id = body["from_id"]
+            return self.store.read_from(request.topic, from_id, max_count, max_bytes, *how)
+        placed = body["placed"]
         if request.topic:
-            place = body["last_id"], *bounds, body["placed"]
-            return self.store.read(client_id, request.topic, *place, *how)
-        last_ids, placed = body["last_ids"], body["placed"]
-        return self.store.read_any(client_id, last_ids, *bounds, waiting.principal, placed, *how)
+            topic, last_id = request.topic, body["last_id"]
+            return self.store.read(client_id, topic, last_id, max_count, max_bytes, placed, *how)
+        last_ids, whose = body["last_ids"], waiting.principal
+        return self.store.read_any(client_id, last_ids, max_count, max_bytes, whose, placed, *how)
 
     def _deliver(self, waiting: Waiting, delivery: Delivery) -> None:
         body: dict[str, Any] = {
@@ -1275,13 +1278,15 @@ class Broker:
         }
         if delivery.passed is not None:
             body["passed"] = {"error": delivery.passed.code, **delivery.passed.details}
+        if delivery.runs:
+            body["runs"] = delivery.runs
         client_id = waiting.request.client_id
         if _is_of_any(waiting) and delivery.count:
             self.store.note_turn(client_id, delivery.topic)
             if self.store.patterns.of(client_id):
                 # Perhaps the client does not know yet that it subscribes to it.
                 body |= self.store.place_of(client_id, delivery.topic)
-        self._note_delivered(waiting, delivery.count, len(delivery.data))
+        self._note_delivered(waiting, delivery.count_in_all, len(delivery.data))
         lengths, data = delivery.lengths, delivery.data
         is_text, takes_properties = waiting.request.body["text"], waiting.request.body["properties"]
         if takes_properties and delivery.count:

@@ -39,7 +39,8 @@ class Delivery:
 
     `times`: runs of (count, timestamp_ms), 0 where none was kept. `has_properties`: where it is
     False, none of them has any. `over_ms`: when the first of them expires, by the log's time.
-    `passed`: what a reader is told who has not got what is gone in front of them.
+    `passed`: what a reader is told who has not got what is gone in front of them. `runs`: [first
+    id, count] of those behind the first `count`; in front of each all is compacted away.
     """
 
     topic: str
@@ -51,6 +52,12 @@ class Delivery:
     has_properties: bool = False
     over_ms: int = INTEGER_MAX
     passed: Refused | None = None
+    runs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def count_in_all(self) -> int:
+        """How many publications it has."""
+        return self.count + sum(count for _, count in self.runs)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Final
 
 from cluster.store.expiry import NEVER
@@ -398,6 +398,38 @@ class Publications:
             return Cut(count, *parts[0], tuple(times), has_properties, over_ms)
         lengths, data = b"".join(part[0] for part in parts), b"".join(part[1] for part in parts)
         return Cut(count, lengths, data, tuple(times), has_properties, over_ms)
+
+    def further(
+        self, topic: Topic, first_id: int, cut: Cut, count_max: int, bytes_max: int, log_ms: int
+    ) -> tuple[Cut, tuple[tuple[int, int], ...]]:
+        """Join to what was cut from `first_id` on what follows where all between is compacted away.
+
+        READ_ROWS_MAX publications in all, within the limits; each may stand in a row of its own.
+        Return it, with (first id, count) of each run behind the first.
+        """
+        cuts, runs = [cut], list[tuple[int, int]]()
+        count_max = min(count_max, READ_ROWS_MAX)
+        count, room, last_id = cut.count, bytes_max - len(cut.data), first_id + cut.count - 1
+        while count < count_max and last_id < topic.compacted_id:
+            next_id = self.compacted_to(topic, last_id + 1) + 1
+            if next_id == last_id + 1 or self.has_expired(topic, next_id, log_ms):
+                break
+            more = self.cut(topic, next_id, count_max - count, room, log_ms)
+            if len(more.data) > room:
+                break
+            cuts.append(more)
+            runs.append((next_id, more.count))
+            count, room = count + more.count, room - len(more.data)
+            last_id = next_id + more.count - 1
+        joined = Cut(
+            count,
+            b"".join(each.lengths for each in cuts),
+            b"".join(each.data for each in cuts),
+            tuple(chain.from_iterable(each.times for each in cuts)),
+            any(each.has_properties for each in cuts),
+            min(each.over_ms for each in cuts),
+        )
+        return joined, tuple(runs)
 
     def readable_id(self, topic: Topic) -> int:
         """Return the last id that can be read: what this entry has added can be after `seal`."""

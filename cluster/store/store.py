@@ -1292,6 +1292,7 @@ class Store:
         placed: int = 0,
         knows_expiry: bool = True,
         looked: Mapping[str, Looked] = MappingProxyType({}),
+        knows_runs: bool = False,
     ) -> Delivery | Looked | Refused:
         """Return what the client has not got of the topic: after `last_id`, or its cursor.
 
@@ -1299,12 +1300,13 @@ class Store:
         has expired, or is compacted away. Of what is so in front of all it is told beside what
         follows; alone, where nothing does. `placed`: which entry, as the client knows, has placed
         its subscription. `knows_expiry`: see `outcomes.expired`. `looked`, by topic: what it has
-        returned before, which is no answer: what has expired is looked at in steps.
+        returned before, which is no answer: what has expired is looked at in steps. `knows_runs`:
+        it takes several, with what is compacted away between them.
         """
         start = self._start(client_id, topic, last_id, placed)
         if isinstance(start, Refused):
             return start
-        return self._deliver(*start, max_count, max_bytes, knows_expiry, looked)
+        return self._deliver(*start, max_count, max_bytes, knows_expiry, looked, knows_runs)
 
     def read_any(
         self,
@@ -1316,6 +1318,7 @@ class Store:
         placed: Mapping[str, int] = MappingProxyType({}),
         knows_expiry: bool = True,
         looked: Mapping[str, Looked] = MappingProxyType({}),
+        knows_runs: bool = False,
     ) -> Delivery | Looked | Refused:
         """Return publications of that topic of the client's that was read longest ago.
 
@@ -1357,7 +1360,8 @@ class Store:
         waiting += unread.gone(apart_from=elsewhere)
         lapsed: Refused | None = None
         for topic, _, last_id in self._in_turn(waiting, unread, set(elsewhere)):
-            found = self._deliver(topic, last_id, max_count, max_bytes, knows_expiry, looked)
+            bounds = max_count, max_bytes
+            found = self._deliver(topic, last_id, *bounds, knows_expiry, looked, knows_runs)
             if (
                 not isinstance(found, Refused)
                 or _may_pass(topic, found)
@@ -1463,6 +1467,7 @@ class Store:
         max_bytes: int,
         knows_expiry: bool,
         looked: Mapping[str, Looked],
+        knows_runs: bool,
     ) -> Delivery | Looked | Refused:
         if last_id == topic.last_id:
             return Delivery(topic.name, 0, 0, b"", b"")
@@ -1481,16 +1486,23 @@ class Store:
                 return lapsed  # he asks again behind it: one answer tells of one run
         first_id = last_id + 1
         cut = self._publications.cut(topic, first_id, max_count, max_bytes, log_ms)
+        own = cut.count
+        runs: tuple[tuple[int, int], ...] = ()
+        if knows_runs and knows_expiry and first_id <= topic.compacted_id:
+            cut, runs = self._publications.further(
+                topic, first_id, cut, max_count, max_bytes, log_ms
+            )
         return Delivery(
             topic.name,
             first_id,
-            cut.count,
+            own,
             cut.lengths,
             cut.data,
             cut.times,
             cut.has_properties,
             cut.over_ms,
             lapsed,
+            runs,
         )
 
     def _lapsed(
@@ -1550,6 +1562,7 @@ class Store:
         max_bytes: int,
         knows_expiry: bool = True,
         looked: Mapping[str, Looked] = MappingProxyType({}),
+        knows_runs: bool = False,
     ) -> Delivery | Looked | Refused:
         """Return what a topic holds from an id on, for whoever may read it; it moves nothing."""
         topic = self._topics.active.get(name)
@@ -1559,7 +1572,8 @@ class Store:
             return not_there_yet(name, from_id, topic.last_id)
         if from_id <= topic.floor_id:
             return not_kept(name, from_id - 1, topic.floor_id)
-        return self._deliver(topic, from_id - 1, max_count, max_bytes, knows_expiry, looked)
+        bounds = max_count, max_bytes
+        return self._deliver(topic, from_id - 1, *bounds, knows_expiry, looked, knows_runs)
 
     # --- recoveries (docs/recovery.md) ----------------------------------------------------------
 

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from analytics import twins
+from analytics.common.verdict import Verdict
 from cluster.local.local import LocalCluster
-from flotilla_client import Admin, BadRequest, Client, Unsupported
+from flotilla_client import Admin, BadRequest, Client, Publication, Unsupported
 from tests.conftest import ClusterFactory
 
 WAIT_S = 15.0
+KEYS = 60
+# It dies with what came behind the seventh in hand, and with what it had not handed over yet.
+READER_THAT_DIES = """
+import os, sys; from flotilla_client import Client
+endpoints, state, record = sys.argv[1:]
+client = Client(endpoints, state_dir=state, record=record)
+client.subscribe("t", start="earliest")
+for message in client.messages("t"):
+    if message.id == 13:
+        os._exit(0)
+"""
 
 
 @pytest.fixture
@@ -65,3 +81,39 @@ def test_of_each_key_the_last_stays_though_the_leader_is_killed_in_between(
         assert [each.publication for each in reader.messages("t", idle=1.0)] == [b"a3"]
         group = [item.publication for item in late.work("t", group="g", start="earliest", idle=1.0)]
         assert group == [b"a2", b"b2", b"of no key", b"a3"]
+
+
+def test_keys_that_stand_apart_take_few_exchanges_and_the_record_of_them_is_sound(
+    local_cluster: ClusterFactory, tmp_path: Path
+) -> None:
+    """An exchange for each of them, before an answer might have several runs."""
+    cluster = local_cluster(1)
+    cluster.upgrade()
+    endpoints, record = [*cluster.endpoints().values()], tmp_path / "record"
+    with (
+        Client(endpoints, state_dir=tmp_path / "writer", record=record) as writer,
+        Admin(endpoints) as admin,
+    ):
+        admin.create_topic("t", compact=True)
+        for number in range(KEYS):
+            writer.publish_many(
+                "t", [Publication("v", key=f"k{number}"), Publication("x", key="x")]
+            )
+        writer.publish("t", "end", key="x")
+        until(lambda: writer.publish("t", "y", key="y").id > 0 and compacted(admin) > 2 * KEYS)
+    command = [sys.executable, "-c", READER_THAT_DIES, ",".join(endpoints)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+    subprocess.run([*command, tmp_path / "reader", record], env=environment, check=True)
+    with Client(endpoints, state_dir=tmp_path / "reader", record=record) as reader:
+        got = [(each.id, each.redelivered) for each in reader.messages("t", idle=0.5)]
+        assert got[0] == (13, True)
+        assert [id_ for id_, _ in got[: KEYS - 6]] == list(range(13, 2 * KEYS, 2))
+        assert not any(redelivered for _, redelivered in got[1:])
+        assert reader._session._exchanges < 10
+    judgement = twins.judge(record)
+    assert judgement.verdict is not Verdict.INVALID, judgement.evidence
+    assert not any(judgement.evidence.values()), judgement.evidence
+
+
+def compacted(admin: Admin) -> int:
+    return admin.show_topic("t").compacted_id

@@ -17,7 +17,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count as count_from
 from struct import unpack
 from typing import Any, Final
 from zlib import crc32
@@ -512,7 +511,8 @@ class Replies:
             return self._got_nothing(node, asked, high)
         if asked.topic and topic != asked.topic:
             return f"publications of {topic}"
-        last_id = first_id + count - 1
+        runs = ((first_id, count), *body.get("runs", ()))
+        ids = [first + place for first, most in runs for place in range(most)]
         passed = body.get("passed") or {}
         if wrong := self._begins_wrong(asked, topic, first_id, passed, high):
             return wrong
@@ -520,17 +520,16 @@ class Replies:
         if "publication" in body:
             data = body["publication"].encode()
             said = (len(data),)
-        if wrong := self._other_contents(asked, topic, first_id, count, said, data, high):
+        if wrong := self._other_contents(asked, topic, ids, said, data, high):
             return wrong
         known = self._reference.topics[topic].publications
-        size_bytes = sum(len(known[each][1]) for each in range(first_id, last_id + 1))
-        if wrong := self._badly_timed(asked, body):
+        size_bytes = sum(len(known[each][1]) for each in ids)
+        if wrong := self._badly_timed(asked, body, ids):
             return wrong
-        if self._is_short(asked, topic, first_id, last_id, size_bytes, high):
-            return f"{topic} from {first_id} to {last_id}, there are more"
-        ids = range(first_id, last_id + 1)
+        if self._is_short(asked, topic, ids, size_bytes, high):
+            return f"{topic} from {first_id} to {ids[-1]}, there are more"
         if gone := [each for each in ids if self._is_gone(topic, each, asked)]:
-            return f"{topic} from {first_id} to {last_id}, and {gone} had expired, or were replaced"
+            return f"{topic} from {first_id} to {ids[-1]}, and {gone} had expired, or were replaced"
         entry = known[first_id][0]
         if not self._may(asked, "subscribe", topic, max(asked.low, entry), high):
             text = f"{asked.what} by {node.name}: {first_id} of {topic} for {asked.principal}"
@@ -606,25 +605,40 @@ class Replies:
             at += size
         return "" if at == len(data) else f"{len(data)} bytes, {at} are due"
 
+    def _other_holes(self, asked: Asked, topic: str, ids: Sequence[int], high: int) -> str:
+        """Return why an answer may not leave out what it leaves out, "" if it may.
+
+        That is what is compacted away, for who knows that there may be several runs.
+        """
+        missing = {*range(ids[0], ids[-1] + 1)} - {*ids}
+        if len({*ids}) != len(ids) or [*ids] != sorted(ids):
+            return f"{topic}: {ids}, which is no order"
+        knows = asked.body.get("runs") is True and asked.body.get("expiry") is True
+        if missing and not knows:
+            return f"{topic} without {sorted(missing)}, to who knows of one run"
+        there = {id_ for id_ in missing if not self._reference.is_compacted_at(topic, id_, high)}
+        return f"{topic} without {sorted(there)}, which is there" if there else ""
+
     def _other_contents(
         self,
         asked: Asked,
         topic: str,
-        first_id: int,
-        count: int,
+        ids: Sequence[int],
         lengths: Sequence[int],
         data: bytes,
         high: int,
     ) -> str:
         """Return why an answer is not of what the log has under its ids, "" if it is."""
-        sizes = [length % HAS_PROPERTIES for length in lengths]
+        if wrong := self._other_holes(asked, topic, ids, high):
+            return wrong
+        count, sizes = len(ids), [length % HAS_PROPERTIES for length in lengths]
         if len(sizes) != count or sum(sizes) != len(data):
             return f"{count} publications, {len(sizes)} lengths of {len(data)} bytes"
         max_count, max_bytes = _bounds(asked)
         if count > max_count or (count > 1 and len(data) > max_bytes):
             return f"{count} publications of {len(data)} bytes, {max_count} of {max_bytes} may be"
         of_topic, at = self._reference.topics[topic], 0
-        for id_, size, length in zip(count_from(first_id), sizes, lengths, strict=False):
+        for id_, size, length in zip(ids, sizes, lengths, strict=True):
             entry, _ = of_topic.publications.get(id_, (high + 1, b""))
             content, envelope_bytes = self._sent_of(asked, of_topic, id_)
             is_whole = bool(envelope_bytes) and _takes_properties(asked)
@@ -656,15 +670,14 @@ class Replies:
         envelope = encode_properties(Properties(properties.key, properties.headers))
         return envelope + content[envelope_bytes:], len(envelope)
 
-    def _badly_timed(self, asked: Asked, body: Any) -> str:
+    def _badly_timed(self, asked: Asked, body: Any, ids: Sequence[int]) -> str:
         """Return what is wrong with the times that an answer says, "" if nothing is."""
         if asked.body.get("properties") is not True:
             return "times that were not asked for" if "timestamps" in body else ""
         times = [at_ms for count, at_ms in body["timestamps"] for _ in range(count)]
-        topic, first_id = body["topic"], body["id"]
-        ids = range(first_id, first_id + body["count"])
+        topic = body["topic"]
         due = [self._reference.timestamp_of(topic, each) for each in ids]
-        return "" if times == due else f"{topic} from {first_id} at {times}, they are of {due}"
+        return "" if times == due else f"{topic} from {ids[0]} at {times}, they are of {due}"
 
     def _begins_wrong(
         self, asked: Asked, topic: str, first_id: int, passed: Mapping[str, Any], high: int
@@ -732,22 +745,22 @@ class Replies:
         return starts if claimed is None else starts | {claimed}
 
     def _is_short(
-        self, asked: Asked, topic: str, first_id: int, last_id: int, size_bytes: int, high: int
+        self, asked: Asked, topic: str, ids: Sequence[int], size_bytes: int, high: int
     ) -> bool:
         """Return whether more was there when it was asked for, and would have had room."""
         max_count, max_bytes = _bounds(asked)
+        rows_max, last_id = value_of("read_rows_max"), ids[-1]
         if last_id >= self._reference.last_id_at(topic, asked.low):
             return False
-        if last_id - first_id + 1 >= max_count:
+        if len(ids) >= max_count or (last_id - ids[0] >= len(ids) >= rows_max):
             return False
         if self._reference.is_over_at(topic, last_id + 1, high):
             return False
         if self._reference.is_compacted_at(topic, last_id + 1, high):
             return False
         known = self._reference.topics[topic].publications
-        ids = range(first_id, last_id + 2)
-        rows = {self._reference.row_at(topic, each, high) for each in ids}
-        if len(rows) > value_of("read_rows_max"):
+        rows = {self._reference.row_at(topic, each, high) for each in (*ids, last_id + 1)}
+        if len(rows) > rows_max:
             return False
         return size_bytes + len(known[last_id + 1][1]) <= max_bytes
 

@@ -51,6 +51,7 @@ class Compactor(Replayer):
             self._put(send)
         elif drawn < PUT_SHARE + READ_SHARE:
             bounds = {"max_count": rng.choice((1, 5, 100)), "expiry": rng.random() < 0.7}
+            bounds["runs"] = self._asked % 2 == 0  # draws nothing: it changes nothing else
             from_id = rng.choice((1, rng.randint(1, end + 1)))
             self._send(READ, topic, {"from_id": from_id, "properties": True, **bounds}, send)
         else:

@@ -11,7 +11,8 @@ from flotilla_client import operations as operations_module
 from flotilla_client.errors import Compacted, Expired, FlotillaError, Gap, Purged
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.operations import Ask, Operations
-from flotilla_client.protocol import ACK, Reply, pack
+from flotilla_client.properties import Enveloped, Properties, encode
+from flotilla_client.protocol import ACK, Reply, decode_reply, encode_reply, pack
 from flotilla_client.retry import Done
 from flotilla_client.state import State
 
@@ -148,3 +149,116 @@ def test_of_a_topic_that_was_told_what_was_told_is_recorded_whatever_comes(
 ) -> None:
     ask(operations, {"topic": "t", "id": 1, "count": 9})
     assert [(outcome.cursor, outcome.is_unsaid) for outcome in seen.outcomes] == [(3, False)]
+
+
+# --- several runs in an answer --------------------------------------------------------------------
+
+# 4 to 6 are there, 9, and 12 and 13; what is between them is compacted away.
+RUNS: dict[str, Any] = {
+    "topic": "t",
+    "id": 4,
+    "count": 3,
+    "runs": [[9, 1], [12, 2]],
+    "timestamps": [[2, 100], [3, 200], [1, None]],
+}
+
+
+def given(steps: Any) -> Any:
+    """Return what a GET that needs no exchange brings."""
+    with pytest.raises(StopIteration) as stop:
+        next(steps)
+    return stop.value.value
+
+
+def first_of_runs(operations: Operations, topic: str | None = "t", max_count: int = 9) -> Any:
+    """Have a GET answered with all of them; return what it gives."""
+    steps = operations.get(topic, 0, max_count)
+    asked = next(steps)
+    assert isinstance(asked, Ask)
+    assert asked.request.body["runs"] is True
+    texts = [b"4", b"5", Enveloped(encode(Properties("k", {}, 0)) + b"6"), b"9", b"12", b"13"]
+    lengths, data = pack(texts)
+    reply = decode_reply(encode_reply(Reply(ACK, "r", "n", "n", 1, dict(RUNS), lengths, data)))
+    with pytest.raises(StopIteration) as stop:
+        steps.send(Done(reply, 1))
+    return stop.value.value
+
+
+@pytest.mark.parametrize("topic", ["t", None])
+def test_several_runs_are_given_one_after_the_other_by_one_exchange(
+    operations: Operations, seen: NotesEnds, topic: str | None
+) -> None:
+    delivery = first_of_runs(operations, topic)
+    assert [(each.id, each.publication, each.timestamp_ms, each.key) for each in delivery] == [
+        (4, b"4", 100, None),
+        (5, b"5", 100, None),
+        (6, b"6", 200, "k"),
+    ]
+    operations.state.raise_cursor("t", 6)
+    delivery = given(operations.get(topic, 0, 9))
+    assert [(each.id, each.publication, each.timestamp_ms) for each in delivery] == [(9, b"9", 200)]
+    assert operations.state.cursor("t") == 8
+    operations.state.raise_cursor("t", 9)
+    delivery = given(operations.get(topic, 0, 9))
+    assert [(each.id, each.timestamp_ms) for each in delivery] == [(12, 200), (13, None)]
+    operations.state.raise_cursor("t", 13)
+    assert isinstance(next(operations.get(topic, 0, 9)), Ask)
+
+    # On record it is as if each had been told of what is gone, and asked behind it.
+    ends = [(one.error, one.first_id, one.last_id, one.count, one.cursor) for one in seen.outcomes]
+    assert ends == [
+        ("", 4, None, 3, 3 if topic is None else None),
+        ("compacted", 7, 8, None, 6),
+        ("", 9, None, 1, 8),
+        ("compacted", 10, 11, None, 9),
+        ("", 12, None, 2, 11),
+    ]
+    assert [one.is_unsaid for one in seen.outcomes] == [False, True, True, True, True]
+    first, *besides = seen.begun[:5]
+    assert {one.beside for one in besides} == {first.number}
+    assert {one.last_id for one in besides} == {None}
+    assert len({one.number for one in seen.begun}) == 6
+
+
+@pytest.mark.parametrize("what", ["back", "few", "moved", "unsubscribed", "anew", "tells"])
+def test_whoever_is_not_where_an_answer_goes_on_asks_anew(
+    operations: Operations, what: str
+) -> None:
+    first_of_runs(operations)
+    state = operations.state
+    if what != "back":  # it has not acknowledged what came
+        state.raise_cursor("t", 6)
+    if what == "moved":
+        operations._place("t", 6, 7)
+    if what == "unsubscribed":
+        operations._drop("t")
+        state.raise_cursor("t", 6)
+    if what == "anew":
+        reply = Reply(ACK, "r", "n", "n", 1, {"client_id": "c", "epoch": 2}, b"", b"")
+        operations._taken_up(Done(reply, 1))
+        operations._is_open = True
+        state.raise_cursor("t", 6)
+    if what == "tells":
+        assert isinstance(next(operations.tell()), Ask)
+    elif what == "few":
+        operations.state.raise_cursor("t", 6)
+        steps = operations.get("t", 0, 1)
+        assert given(steps).first_id == 9
+        state.raise_cursor("t", 9)
+        assert isinstance(next(operations.get("t", 0, 1)), Ask), "two follow"
+    else:
+        assert isinstance(next(operations.get("t", 0, 9)), Ask)
+    assert not operations._behind
+
+
+def test_an_answer_of_several_runs_of_a_subscription_that_was_moved_brings_none(
+    operations: Operations,
+) -> None:
+    steps = operations.get("t", 0, 9)
+    next(steps)
+    operations.state.place("t", 1, entry=7)
+    lengths, data = pack([b"x"] * 6)
+    with pytest.raises(StopIteration) as stop:
+        steps.send(Done(Reply(ACK, "r", "n", "n", 1, dict(RUNS), lengths, data), 1))
+    assert stop.value.value is None
+    assert not operations._behind

@@ -71,6 +71,7 @@ class CompactionBench(Bench):
     """A store with p, who publishes, s, and t, a topic that is compacted."""
 
     counter = 0
+    answers = 0  # that `all_from` took
 
     @classmethod
     def at_level(cls, path: Path) -> CompactionBench:
@@ -93,11 +94,16 @@ class CompactionBench(Bench):
     def step(self) -> None:
         self.apply(Hear([]))
 
-    def all_from(self, from_id: int = 1, knows_expiry: bool = True) -> list[Any]:
+    def all_from(
+        self, from_id: int = 1, knows_expiry: bool = True, knows_runs: bool = False
+    ) -> list[Any]:
         """Return what a reader is given: (id, text), or (code, first id, last id)."""
         found: list[Any] = []
+        self.answers = 0
         while True:
-            got = self.store.read_from("t", from_id, 100, 1_000_000, knows_expiry)
+            self.answers += 1
+            bounds = 100, 1_000_000
+            got = self.store.read_from("t", from_id, *bounds, knows_expiry, {}, knows_runs)
             if isinstance(got, Refused):
                 found.append((got.code, got.details["first_id"], got.details["last_id"]))
                 from_id = got.details["last_id"] + 1
@@ -107,9 +113,16 @@ class CompactionBench(Bench):
             if got.passed is not None:
                 gone = got.passed.details
                 found.append((got.passed.code, gone["first_id"], gone["last_id"]))
-            texts = (each[-1:].decode() for each in unpack(got.lengths, got.data))
-            found += zip(range(got.first_id, got.first_id + got.count), texts, strict=True)
-            from_id = got.first_id + got.count
+            texts = [each[-1:].decode() for each in unpack(got.lengths, got.data)]
+            from_id = got.first_id
+            for first_id, count in ((got.first_id, got.count), *got.runs):
+                if first_id > from_id:
+                    found.append(("compacted", from_id, first_id - 1))
+                from_id = first_id + count
+                found += zip(range(first_id, from_id), texts[:count], strict=True)
+                del texts[:count]
+            assert not texts
+            assert sum(count for count, _ in got.times) == got.count_in_all
 
     @property
     def row(self) -> dict[str, Any]:
@@ -141,6 +154,48 @@ def test_of_each_key_the_last_stays_and_of_none_all_and_who_reads_is_told_of_the
     bench.reopen()
     assert bench.all_from() == stays
     assert bench.row["compacted_id"] == 7
+
+
+def test_who_knows_several_runs_is_told_of_the_same_in_few_answers(
+    bench: CompactionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer for each key that stood alone."""
+    monkeypatch.setattr(publications, "READ_ROWS_MAX", 4)
+    for place in range(20):
+        bench.keys(f"a{place % 10}a{chr(ord('k') + place)}")
+    bench.step()
+    alone = bench.all_from()
+    assert bench.answers == 30
+    assert bench.all_from(knows_runs=True) == alone
+    assert bench.answers == 9, "of 31 publications, four each, and that nothing follows"
+    assert bench.all_from(knows_expiry=False, knows_runs=True)[0] == ("gap", 1, 3)
+    bench.store.collect_garbage(100)
+    bench.reopen()
+    assert bench.all_from(knows_runs=True) == alone
+
+
+def test_further_runs_are_within_the_bounds_and_end_before_what_has_expired(
+    bench: CompactionBench,
+) -> None:
+    bench.keys("ab")
+    bench.publish(of_key("c", "c", 50))
+    bench.keys(".bdabc")  # 1, 2, 3, 5, 6 are gone
+    bench.publish(of_key("d", "d", 50))
+    bench.keys("ef.eg")  # 11 is gone
+    bench.step()
+
+    def got(max_count: int, max_bytes: int) -> tuple[int, int, Any]:
+        read = bench.store.read_from("t", 1, max_count, max_bytes, True, {}, True)
+        assert isinstance(read, Delivery)
+        return read.first_id, read.count, read.runs
+
+    assert got(100, 1_000) == (4, 1, ((7, 4), (12, 4)))
+    assert got(1, 1_000) == (4, 1, ())
+    assert got(3, 1_000) == (4, 1, ((7, 2),))
+    assert got(100, 1) == (4, 1, ())
+    bench.now_ms += 60
+    bench.step()
+    assert got(100, 1_000) == (4, 1, ((7, 3),)), "10 has expired"
 
 
 def test_a_key_of_text_and_one_of_the_same_bytes_are_two(bench: CompactionBench) -> None:
@@ -607,15 +662,23 @@ def _operation(  # noqa: C901
 
 def _check_reads(store: Store, reference: Reference, name: str) -> None:
     """Read all from the floor on: what is given, and what is told, is as the reference says."""
-    topic, index = reference.topics.get(name), reference.applied_index
+    topic = reference.topics.get(name)
     row = store.topic_row(name)
     if topic is None or row is None:
         return
-    from_id = row["first_id"]
+    for knows_runs in (False, True):
+        _check_all(store, reference, topic, row, knows_runs)
+
+
+def _check_all(
+    store: Store, reference: Reference, topic: Any, row: dict[str, Any], knows_runs: bool
+) -> None:
+    name, index, from_id = row["topic"], reference.applied_index, row["first_id"]
     while from_id <= row["last_id"]:
-        found = store.read_from(name, from_id, 3, 60)
+        found = store.read_from(name, from_id, 3, 60, knows_runs=knows_runs)
         while isinstance(found, Looked):
-            found = store.read_from(name, from_id, 3, 60, looked={name: found})
+            looked = {name: found}
+            found = store.read_from(name, from_id, 3, 60, True, looked, knows_runs)
         gone = found.passed if isinstance(found, Delivery) else found
         if gone is not None:
             ids = range(gone.details["first_id"], gone.details["last_id"] + 1)
@@ -626,9 +689,12 @@ def _check_reads(store: Store, reference: Reference, name: str) -> None:
             assert ids[0] == from_id
             from_id = ids[-1] + 1
         if isinstance(found, Delivery):
-            ids = range(found.first_id, found.first_id + found.count)
+            runs = ((found.first_id, found.count), *found.runs)
+            ids = [each for first, count in runs for each in range(first, first + count)]
             assert found.data == b"".join(topic.publications[each][1] for each in ids)
-            assert not any(reference.is_over_at(name, each, index) for each in ids)
-            assert not any(reference.is_compacted_at(name, each, index) for each in ids)
             assert ids[0] == from_id
+            assert len(ids) == 1 or (len(ids) <= 3 and len(found.data) <= 60)
+            for each in range(from_id, ids[-1] + 1):
+                assert reference.is_compacted_at(name, each, index) == (each not in ids)
+                assert each not in ids or not reference.is_over_at(name, each, index)
             from_id = ids[-1] + 1
