@@ -61,7 +61,7 @@ class Checkpoints:
         directory.mkdir(exist_ok=True)
         for left in directory.iterdir():
             left.unlink()
-        for name, data in node.image.durable().items():
+        for name, data in node.image.durable(DATABASE).items():  # copies of it are others' files
             (directory / name).write_bytes(data)
         path = directory / DATABASE
         if not path.exists():

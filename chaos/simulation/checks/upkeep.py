@@ -11,6 +11,7 @@ may be wrong for a moment is a failure once it was wrong at every look for longe
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -156,7 +157,7 @@ class Upkeep:
     def _files(self, node: SimNode, replica: Replica, member: Member) -> Iterator[Wrong]:
         """Yield files beside the store that no job has any use for."""
         fetch, server = replica._fetch, member._server
-        names = {path.name for path in replica.settings.database.parent.iterdir()}
+        names = os.listdir(node.image.directory)
         of_fetch = fetch._download is not None or fetch._verifying or fetch.ready is not None
         of_server = server._copying or server._copy is not None
         left = {

@@ -409,8 +409,9 @@ class SimDisk(Files):
         return bytes(inode.data)
 
     def list(self, directory: Path, suffix: str = "") -> list[str]:  # type: ignore[override]
-        depth = len(directory.parts)
-        inside = {path.parts[depth] for path in self._names if directory in path.parents}
+        parts = directory.parts
+        depth = len(parts)
+        inside = {path.parts[depth] for path in self._names if path.parts[:depth] == parts}
         return sorted(name for name in inside if name.endswith(suffix))
 
     def make_directory(self, directory: Path) -> None:  # type: ignore[override]

@@ -17,7 +17,8 @@ from cluster.log.segments import CorruptJournal, Segment
 
 def journal_files(disk: SimDisk) -> list[tuple[Path, Inode]]:
     """Return the journal's files, as far as their names are durable, in order."""
-    return sorted((p, inode) for p, inode in disk._durable_names.items() if p.suffix == ".log")
+    journals = [each for each in disk._durable_names.items() if each[0].name.endswith(".log")]
+    return sorted(journals, key=lambda each: each[0].name)  # all of them are of one directory
 
 
 def proved_bytes(path: Path, data: bytes) -> int:

@@ -43,16 +43,16 @@ class Stored:
     dropped: dict[int, bytes] = field(default_factory=dict)
     removed: bytes | None = None
 
-    def sync(self, path: Path) -> None:
+    def sync(self, path: str) -> None:
         """Have all of it on the platter, but for what was dropped."""
         if self.dropped:
-            self.platter = bytearray(self.without_dropped(path.read_bytes()))
+            self.platter = bytearray(self.without_dropped(Path(path).read_bytes()))
         else:
             self._read_into_platter(path)
         if self.dirty is not None:
             self.dirty.clear()
 
-    def _read_into_platter(self, path: Path) -> None:
+    def _read_into_platter(self, path: str) -> None:
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size != len(self.platter):
@@ -60,9 +60,9 @@ class Stored:
             count = file.readinto(self.platter)
             assert count == size, f"{count} of {size} bytes of {path}"
 
-    def fail(self, path: Path) -> None:
+    def fail(self, path: str) -> None:
         """Drop what the sync should have written: the cache has it, and calls it clean."""
-        data = path.read_bytes()
+        data = Path(path).read_bytes()
         pages = self.dirty if self.dirty is not None else range(_pages(len(data)))
         for page in pages:
             now = _page(data, page)
@@ -201,9 +201,9 @@ class StoredFiles:
         if os.path.exists(path):
             stored = self._stored(path)
             if failed is None:
-                stored.sync(Path(path))
+                stored.sync(path)
             else:
-                stored.fail(Path(path))
+                stored.fail(path)
         if failed is not None:
             raise failed
         if name.endswith(("-wal", "-journal")) and self._is_new(name):
@@ -312,11 +312,14 @@ class StoredFiles:
             data = stored.removed or b""
         return stored.survives(data, keep, rng)
 
-    def durable(self) -> dict[str, bytes]:
-        """Return {name: content} of what a power loss would leave if nothing is written back."""
+    def durable(self, begin: str = "") -> dict[str, bytes]:
+        """Return {name: content} of what a power loss would leave if nothing is written back.
+
+        `begin`: of files whose names begin so.
+        """
         if not self._is_named:
             return {}
-        names = sorted(self._durable_names.items())
+        names = sorted(each for each in self._durable_names.items() if each[0].startswith(begin))
         return {name: bytes(self._files[number].platter) for name, number in names}
 
     def wipe(self) -> None:

@@ -433,7 +433,11 @@ def test_what_is_durable_is_what_a_power_loss_leaves(machine: DiskMachine) -> No
     advance(store, 2)
     tables.checkpoint(machine.database)
     advance(store, 4)
+    copy = machine.database.with_name("copy-1")
+    copy.write_bytes(b"no part of the database")
+    tables.checkpoint(machine.database)
     said = machine.image.durable()
+    assert said.keys() - machine.image.durable("store.db").keys() == {copy.name}
     machine.kill(store)
     machine.image.lose_unsynced("lost", random.Random(1))
     left = {path.name: path.read_bytes() for path in machine.database.parent.iterdir()}
