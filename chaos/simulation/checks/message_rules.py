@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
+from chaos.simulation.checks.headers import header_of
 from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.disks.durable import DurableLog
 from chaos.simulation.world.builds import NEXT
@@ -45,7 +44,7 @@ class MessageRules:
         self._attempts.setdefault(_exchange_of(request_id), set()).add(request_id)
 
     def _replied(self, node: str, route: str, frames: Sequence[bytes]) -> None:
-        header = orjson.loads(frames[0])
+        header = header_of(frames)
         attempts = self._attempts.get(_exchange_of(header["request_id"]))
         if attempts and header["type"] != ACK and _is_certain(header["body"]):
             attempts.discard(header["request_id"])

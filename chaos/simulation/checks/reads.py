@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import orjson
-
+from chaos.simulation.checks.headers import header_of
 from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.world.world import World
 from flotilla_client.protocol import ACK
@@ -38,7 +37,7 @@ class ReadChecks:
 
         The client reads the whole of it when it comes; here the header is enough.
         """
-        header = orjson.loads(frames[0])
+        header = header_of(frames)
         if header["leader"] != node:
             return
         request_id = header["request_id"]

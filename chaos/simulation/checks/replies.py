@@ -24,6 +24,7 @@ from zlib import crc32
 import orjson
 
 from chaos.simulation.checks.calm import CALM_S, Calm
+from chaos.simulation.checks.headers import header_of
 from chaos.simulation.checks.invariants import Invariants
 from chaos.simulation.checks.reference import (
     Reference,
@@ -297,7 +298,7 @@ class Replies:
     # --- replies ----------------------------------------------------------------------------------
 
     def _replied(self, node: str, route: str, frames: Sequence[bytes]) -> None:
-        header = orjson.loads(frames[0])
+        header = header_of(frames)
         waiting = self._open[node].get((route, header["request_id"]))
         if not waiting:
             text = f"{node} answers {header['request_id']!r} by {route}"
@@ -428,12 +429,12 @@ class Replies:
                 self._judge(node, asked, frames, member.store.applied_index)
 
     def _by_no_member(self, asked: Asked, frames: Sequence[bytes]) -> None:
-        header = orjson.loads(frames[0])
+        header = header_of(frames)
         if header["type"] == ACK and asked.kind != STATUS:
             self._fail("answered", f"{asked.what} is answered by no member: {header['body']}")
 
     def _judge(self, node: SimNode, asked: Asked, frames: Sequence[bytes], high: int) -> None:
-        header = orjson.loads(frames[0])
+        header = header_of(frames)
         body = header["body"]
         if high > self._reference.applied_index:
             return
