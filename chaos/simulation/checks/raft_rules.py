@@ -111,17 +111,21 @@ class RaftRules:
     # --- what is seen -----------------------------------------------------------------------------
 
     def _mirror(self, name: str) -> Mirror:
-        node = self._world.machine(name)
-        mirror = self._mirrors.get(name)
+        return self._mirror_of(self._world.machine(name))
+
+    def _mirror_of(self, node: SimNode) -> Mirror:
+        mirror = self._mirrors.get(node.name)
         if mirror is None or mirror.node is not node:
-            mirror = self._mirrors[name] = Mirror(node)
+            mirror = self._mirrors[node.name] = Mirror(node)
         return mirror.look()
 
     def _life(self, name: str) -> Life:
-        number = self._world.machine(name).life
-        life = self._lives.get(name)
-        if life is None or life.number != number:
-            life = self._lives[name] = Life(number)
+        return self._life_of(self._world.machine(name))
+
+    def _life_of(self, node: SimNode) -> Life:
+        life = self._lives.get(node.name)
+        if life is None or life.number != node.life:
+            life = self._lives[node.name] = Life(node.life)
         return life
 
     def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -149,18 +153,27 @@ class RaftRules:
         member = node.as_member
         if member is None:
             return
-        raft, mirror, life = member.raft, self._mirror(node.name), self._life(node.name)
-        self._only_committed(node, max(raft.commit_index, raft.applied_index))
-        if raft.is_leader:
+        raft, mirror, life = member.raft, self._mirror_of(node), self._life_of(node)
+        committed = max(raft.commit_index, raft.applied_index)
+        if committed > self._committed:
+            self._only_committed(node, committed)
+        is_leader = raft.is_leader
+        if is_leader:
             self._counts_rightly(node, member, life)
         life.last = (mirror.last_term, mirror.last_index)
         life.term, life.settled_index = mirror.term, raft.settled_index
-        life.leading = raft.term if raft.is_leader else None
+        life.leading = raft.term if is_leader else None
         if not self._world.net.has_untaken(node.name):
             life.heard_before.clear()  # whatever was asked is answered by now, or never
-            if raft._core.election_deadline_s > node.clock():
-                life.asks_s = None  # it has heard of a leader: what is granted by now is over
-                life.pre_votes.clear()
+            if life.asks_s is not None or life.pre_votes:
+                self._forget_promises(node, member, life)
+
+    @staticmethod
+    def _forget_promises(node: SimNode, member: Member, life: Life) -> None:
+        """What was granted is over once a node has heard of a leader."""
+        if member.raft._core.election_deadline_s > node.clock():
+            life.asks_s = None
+            life.pre_votes.clear()
 
     def _counts_rightly(self, node: SimNode, member: Member, life: Life) -> None:
         """Check what a leader believes that the others have, if it may have changed.
@@ -187,12 +200,18 @@ class RaftRules:
             take(self, member_of(source), target, message)
 
     def _take_append(self, source: str, target: str, message: AppendEntries) -> None:
-        life, level_max = self._life(target), self._world.machine(target).build.level_max
-        readable = takewhile(lambda entry: level_of(entry[0][LEVEL]) <= level_max, message.entries)
-        shown = message.previous_index + sum(1 for _ in readable)
+        node = self._world.machine(target)
+        life, shown = self._life_of(node), message.previous_index
+        if message.entries:
+            level_max = node.build.level_max
+            shown += sum(
+                1
+                for _ in takewhile(
+                    lambda entry: level_of(entry[0][LEVEL]) <= level_max, message.entries
+                )
+            )
         life.shown[source, message.term].append(shown)
-        now = self._world.now
-        life.heard[source] = message.term, self._world.machine(target).clock(), now
+        life.heard[source] = message.term, node.clock(), self._world.now
 
     def _take_append_entries_response(
         self, source: str, target: str, message: AppendEntriesResponse
@@ -254,7 +273,8 @@ class RaftRules:
     def _append(self, node: SimNode, target: str, message: AppendEntries) -> None:
         self._by_its_leader(node, message.term, "appends")
         self._only_committed(node, message.commit_index)
-        self._within_limits(node, message)
+        if message.entries:
+            self._within_limits(node, message)
         before = message.previous_term
         index = message.previous_index
         for command, at, term in message.entries:
@@ -269,7 +289,7 @@ class RaftRules:
             if known is entry and _ADMIT in command:
                 self._note_admission(at, term, command)
             before = term
-        own = self._mirror(node.name).terms.get(message.previous_index)
+        own = self._mirror_of(node).terms.get(message.previous_index)
         if own is not None and own != message.previous_term and node.disk.is_synced:
             what = f"entry {message.previous_index} is of term {message.previous_term}"
             self._fail("append", f"{node.name} says that {what}, it has {own}")
@@ -300,8 +320,8 @@ class RaftRules:
         """Check that what a node calls committed is durable on a majority, in its leader's term."""
         if index <= self._committed:
             return
-        life = self._life(node.name)
-        mirror = self._mirror(node.name)
+        life = self._life_of(node)
+        mirror = self._mirror_of(node)
         for term in reversed(life.led):
             said = [*self._counted(node.name, term).values(), mirror.last_index]
             reached = sorted(said, reverse=True)[: self._majority]
@@ -358,7 +378,7 @@ class RaftRules:
         if not message.success:
             self._reset(node, target, message)
             return
-        life, mirror = self._life(node.name), self._mirror(node.name)
+        life, mirror = self._life_of(node), self._mirror_of(node)
         if index != life.installed_index and not self._was_shown(life, target, message):
             text = f"{node.name} acknowledges {index} to {target} of term {message.term}"
             self._fail("acknowledged", f"{text}: no append that waits for its word has shown that")
@@ -394,7 +414,7 @@ class RaftRules:
     def _reset(self, node: SimNode, target: str, message: AppendEntriesResponse) -> None:
         if not message.reset:
             return
-        life, member = self._life(node.name), node.as_member
+        life, member = self._life_of(node), node.as_member
         assert member is not None, node.name
         low, high = life.settled_index + 1, member.raft.settled_index + 1
         if not low <= message.next_index <= high:
@@ -417,7 +437,7 @@ class RaftRules:
             self._fail("vote", f"{name} leads term {term} by the votes of {sorted(voters)}")
 
     def _vote(self, node: SimNode, target: str, message: RequestVoteResponse) -> None:
-        life, mirror = self._life(node.name), self._mirror(node.name)
+        life, mirror = self._life_of(node), self._mirror_of(node)
         what = f"{node.name} votes for {target} in term {message.term}"
         asked = life.asked_votes.get((target, message.term))
         if asked is None:
@@ -441,7 +461,7 @@ class RaftRules:
     def _vote_request(self, node: SimNode, target: str, message: RequestVote) -> None:
         if message.last_term == UNGRANTABLE:
             return
-        life, mirror, term = self._life(node.name), self._mirror(node.name), message.term
+        life, mirror, term = self._life_of(node), self._mirror_of(node), message.term
         what = f"{node.name} asks for votes in term {term}"
         if mirror.term < term or (mirror.term == term and mirror.vote != node.member):
             self._fail("vote", f"{what}; on its disk: {mirror.vote} in {mirror.term}")
@@ -461,14 +481,14 @@ class RaftRules:
 
     def _asks(self, node: SimNode, target: str, message: PreVote) -> None:
         """Note that a node asks anew: what was granted before counts no more."""
-        life, now = self._life(node.name), self._world.now
+        life, now = self._life_of(node), self._world.now
         # What has come in this turn may be looked at in the next one.
         if life.asks_s != now and not self._world.net.has_untaken(node.name):
             life.pre_votes.clear()
         life.asks_s = now
 
     def _pre_vote(self, node: SimNode, target: str, message: PreVoteGranted) -> None:
-        life, mirror, member = self._life(node.name), self._mirror(node.name), node.as_member
+        life, mirror, member = self._life_of(node), self._mirror_of(node), node.as_member
         assert member is not None, node.name
         what = f"{node.name} would vote for {target} in term {message.term}"
         asked = life.asked_pre_votes.get((target, message.term))
@@ -495,10 +515,10 @@ class RaftRules:
 
     def _timeout_now(self, node: SimNode, target: str, message: TimeoutNow) -> None:
         self._by_its_leader(node, message.term, "hands over")
-        life, last_index = self._life(node.name), self._mirror(node.name).last_index
+        life, last_index = self._life_of(node), self._mirror_of(node).last_index
         if life.transferred_index is not None:
             last_index = min(last_index, life.transferred_index)
-        if self._mirror(node.name).last_term > message.term and life.last is not None:
+        if self._mirror_of(node).last_term > message.term and life.last is not None:
             # A newer leader's entries came in the turn in which the word left.
             last_index = min(last_index, life.last[1])
         said = self._counted(node.name, message.term).get(target, 0)
@@ -512,7 +532,7 @@ class RaftRules:
         self._by_its_leader(node, message.term, "asks whether it leads")
 
     def _read_index_response(self, node: SimNode, target: str, message: ReadIndexResponse) -> None:
-        life = self._life(node.name)
+        life = self._life_of(node)
         self._answered_s.setdefault((node.member, message.term, message.sequence), self._world.now)
         what = f"{node.name} says that {target} leads term {message.term}"
         if (target, message.term, message.sequence) not in life.questions:
@@ -526,7 +546,7 @@ class RaftRules:
         A majority has told it that it led, each after the read had come, in a term of which it has
         applied an entry.
         """
-        life = self._life(node.name)
+        life = self._life_of(node)
         for term in reversed(life.led):
             first = self._first_of_term.get(term, applied_index + 1)
             answers = life.answers_s[term]
@@ -542,7 +562,7 @@ class RaftRules:
         self._by_its_leader(node, message.term, "offers a copy")
 
     def _chunk(self, node: SimNode, target: str, message: SnapshotChunk) -> None:
-        member, life = node.as_member, self._life(node.name)
+        member, life = node.as_member, self._life_of(node)
         assert member is not None, node.name
         what = f"{node.name} gives {target} a copy of entry {message.index}"
         if message.index > member.store.applied_index:
