@@ -303,12 +303,14 @@ class ReferenceCompaction:
 class ReferenceTopic:
     """A topic; `publications` by id, with the entry that brought them.
 
-    `enveloped`: of those with properties, how many bytes of each are the envelope.
+    `enveloped`: of those with properties, how many bytes of each are the envelope. `keys`: of those
+    that were asked for theirs; what an id brought once it keeps.
     """
 
     last_id: ByIndex[int]
     publications: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     enveloped: dict[int, int] = field(default_factory=dict)
+    keys: dict[int, str | bytes | None] = field(default_factory=dict)
     subscribers: ByIndex[frozenset[str]] = field(default_factory=lambda: ByIndex(frozenset()))
     groups: ByIndex[frozenset[str]] = field(default_factory=lambda: ByIndex(frozenset()))
     purged: ByIndex[int] = field(default_factory=lambda: ByIndex(0))  # up to which id
@@ -518,6 +520,8 @@ class Reference:
 
     def _let_in(self, index: int) -> None:
         """Let what is due be in its topic, by due time, topic and place: so much an entry."""
+        if not self.waiting:
+            return
         due = sorted(
             (row for row in self.waiting if row.due_ms <= self.log_ms),
             key=lambda row: (row.due_ms, row.number, row.place),
@@ -613,8 +617,9 @@ class Reference:
             return kept.is_there
         if any(id_ < topic.unread_from for id_ in kept.latest.values()):
             return True
-        end = max(topic.unread_from - 1, self._read_to(name))
-        return topic.is_compacted and end > kept.last_id.now
+        if not topic.is_compacted:  # as most are: who has read how far does not matter
+            return False
+        return max(topic.unread_from - 1, self._read_to(name)) > kept.last_id.now
 
     def _read_to(self, name: str) -> int:
         """Return up to which id all have read that subscribe to a topic, groups as well."""
@@ -1520,7 +1525,9 @@ class Reference:
         def key_of(id_: int) -> str | bytes | None:
             if not source.enveloped.get(id_):
                 return None
-            return decode(source.publications[id_][1])[0].key
+            if id_ not in source.keys:
+                source.keys[id_] = decode(source.publications[id_][1])[0].key
+            return source.keys[id_]
 
         return key_of
 

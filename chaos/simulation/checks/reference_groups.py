@@ -280,13 +280,13 @@ class Taking:
     def _next_due(self, behind_id: int) -> int | None:
         """Return the lowest open id behind one that is due, and waits for no other of its key."""
         group = self.group
-        due = [
+        due = (
             id_
-            for id_, had in group.open.items()
-            if id_ > behind_id and had.until_ms <= self.now_ms
+            for id_ in sorted(group.open)
+            if id_ > behind_id and group.open[id_].until_ms <= self.now_ms
             if not group.waits_for(id_, self.keys)
-        ]
-        return min(due, default=None)
+        )
+        return next(due, None)
 
     def _own_room(self) -> int:
         group, limits = self.group, self.limits
