@@ -56,8 +56,9 @@ class Books:
         replica, member = node.replica, node.as_member
         if replica is None:
             return
-        for check, text in self._waits_for_a_piece(node, replica._fetch):
-            self._invariants.fail(check, f"{node.name}: {text}")
+        if replica._fetch.under_way or self._unasked:  # of no copy nothing is to be noted
+            for check, text in self._waits_for_a_piece(node, replica._fetch):
+                self._invariants.fail(check, f"{node.name}: {text}")
         if member is None:
             return
         users = member.store.users

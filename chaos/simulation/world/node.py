@@ -204,7 +204,8 @@ class SimNode:
         """
         if self._share_ends and self._steps.random() < self._share_ends:
             self._leapt_s += SHARE_S_MAX
-        return self.clock() + self._leapt_s
+        since, then = self._clock_base  # as `clock`: five times a turn
+        return then + (self.world.now - since) * self.clock_rate + self._leapt_s
 
     def wall_ms(self) -> int:
         """Return the time of day by this machine's clock: no two machines agree."""

@@ -253,6 +253,30 @@ def test_a_copy_that_waits_for_a_lost_piece_without_asking_is_seen() -> None:
     assert found() == []
 
 
+def test_a_copy_that_is_over_is_not_waited_for_behind_it() -> None:
+    clock, failures = [RETRY_S + 1.0], list[str]()
+    fetch = SimpleNamespace(under_way=True, _verifying=False, _asked_s=0.0)
+    replica = SimpleNamespace(_fetch=fetch)
+    node = SimpleNamespace(
+        name="a", life=1, clock=lambda: clock[0], replica=replica, as_member=None
+    )
+    invariants = SimpleNamespace(fail=lambda check, text: failures.append(check))
+    world = SimpleNamespace(watchers=[])
+    books = Books(cast("Any", world), cast("Any", invariants))
+    [turned] = world.watchers
+    turned(node)
+    fetch.under_way = False
+    turned(node)
+    assert not books._unasked
+    fetch.under_way = True  # the next one
+    clock[0] += ASKED_S_MAX + 0.1
+    turned(node)
+    assert not failures
+    clock[0] += ASKED_S_MAX + 0.1
+    turned(node)
+    assert failures == ["progress"]
+
+
 def test_a_lease_that_is_believed_too_long_and_a_loop_that_keeps_something_are_seen() -> None:
     failures: list[str] = []
     promises = WorkPromises(lambda check, text: failures.append(text), cast("Any", None))
