@@ -19,7 +19,7 @@ from zlib import crc32
 
 import orjson
 
-from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.checks.invariants import ADMIT_MARK, Invariants
 from chaos.simulation.checks.mirror import Mirror
 from chaos.simulation.world.network import member_of
 from chaos.simulation.world.node import SimNode
@@ -45,7 +45,6 @@ from cluster.wire.messages import (
 
 UNGRANTABLE: Final = -1  # the last term of a vote request that only tells the term
 CLOCK_S: Final = 1e-6
-_ADMIT: Final = b'["M",'
 
 Last = tuple[int, int]  # term and index of a log's last entry
 Voter = tuple[str, str]  # a member and its incarnation
@@ -286,7 +285,7 @@ class RaftRules:
                 text = f"{node.name} sends entry {at} of term {term} behind one of term {before}"
                 self._fail("append", f"{text} at {index - 1}, it was {known} before {entry}")
                 return
-            if known is entry and _ADMIT in command:
+            if known is entry and ADMIT_MARK in command:
                 self._note_admission(at, term, command)
             before = term
         own = self._mirror_of(node).terms.get(message.previous_index)
