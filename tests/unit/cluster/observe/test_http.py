@@ -280,6 +280,53 @@ def test_listeners_are_bounded_and_do_not_give_way(monkeypatch: pytest.MonkeyPat
     served(talk)
 
 
+def test_while_all_are_open_pages_none_gives_way_and_who_comes_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
+
+    async def talk(connect: Connect) -> None:
+        pages = [await connect() for _ in range(2)]
+        for peer in pages:
+            assert b"event-stream" in await peer.ask(GET % b"events")
+            await peer.reader.readuntil(b"\n\n")
+        assert await (await connect()).ended()
+        for peer in pages:
+            assert b"data: 1" in await peer.reader.readuntil(b"\n\n")
+
+    served(talk)
+
+
+def test_who_is_idle_gives_way_before_who_waits_for_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
+
+    asked, may_end = asyncio.Event(), asyncio.Event()
+
+    async def waited() -> Response:
+        asked.set()
+        await may_end.wait()
+        return text(200, "here it is")
+
+    monkeypatch.setattr(
+        "tests.unit.cluster.observe.test_http.answer",
+        lambda request: waited() if request.path == "/long" else text(200, request.path),
+    )
+
+    async def talk(connect: Connect) -> None:
+        waits, idle = await connect(), await connect()
+        waits.writer.write(GET % b"long")
+        await asked.wait()
+        assert b"/a" in await idle.ask(GET % b"a")
+        assert b"/new" in await (await connect()).ask(GET % b"new")
+        assert await idle.ended()
+        may_end.set()
+        assert (await waits.response()).endswith(b"here it is\n")
+
+    served(talk)
+
+
 def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "WRITE_S_MAX", 0.2)
     monkeypatch.setattr(

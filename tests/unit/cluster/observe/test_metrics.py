@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -98,8 +99,75 @@ def test_a_follower_shows_no_topics_so_that_a_sum_counts_each_once() -> None:
 
     found = samples(follower)
 
-    assert not [name for name in found if name.startswith(("flotilla_topic_", "flotilla_other_"))]
+    of_rows = ("flotilla_topic_", "flotilla_other_", "flotilla_subscription_")
+    assert not [name for name in found if name.startswith(of_rows)]
     assert ({"role": "follower"}, 1.0) in found["flotilla_raft_role"]
+
+
+def test_each_metric_has_the_value_that_it_is_called_by() -> None:
+    store = {name: 40 + place for place, name in enumerate(sorted(SAMPLE.status["store"]))}
+    scrub = {"damaged": 61, "passes": 62, "bytes": 63, "last_pass_ended_ms": 64_500}
+    names = ("term", "commit_index", "applied_index", "last_index", "first_index", "journal_bytes",
+             "full_topics", "clients_silent", "level")  # fmt: skip
+    status: dict[str, Any] = {name: 20 + place for place, name in enumerate(names)}
+    sample = later(
+        SAMPLE,
+        0,
+        status=status | {"store": store, "scrub": scrub, "serving": False, "disk_low": True},
+        added=(71, 72),
+        delivered=(73, 74),
+        connections=75,
+        unread_bytes=76,
+        disk_free_bytes=77,
+        disk_size_bytes=78,
+        relays=79,
+    )
+    past = Past("c", elections=81, leader_changes=82, closed=83)
+    past._without_s = 84.0
+    found = samples(View(sample, Survey(), past))
+    expected = {
+        **{f"raft_{name}": status[name] for name in names if name.endswith(("term", "_index"))},
+        "raft_feature_level": status["level"],
+        "raft_serving": 0,
+        "raft_has_leader": 1,
+        "raft_elections_total": 81,
+        "raft_leader_changes_total": 82,
+        "raft_leaderless_seconds_total": 84,
+        "journal_bytes": status["journal_bytes"],
+        "disk_free_bytes": 77,
+        "disk_size_bytes": 78,
+        "disk_low": 1,
+        "damage_found": 61,
+        "scrub_passes_total": 62,
+        "scrub_bytes_total": 63,
+        "scrub_last_pass_timestamp_seconds": 64.5,
+        "client_connections": 75,
+        "client_connections_closed_total": 83,
+        "client_unread_bytes": 76,
+        "clients": store["clients"],
+        "clients_silent": status["clients_silent"],
+        "clients_forgotten_total": store["clients_forgotten"],
+        "producers": store["producers"],
+        "publications_stored_total": 71,
+        "publications_stored_bytes_total": 72,
+        "publications_delivered_total": 73,
+        "publications_delivered_bytes_total": 74,
+        "topics": store["topics"],
+        "topics_ever": store["topic_names"],
+        "topics_full": status["full_topics"],
+        "subscriptions": store["subscriptions"],
+        "groups": store["groups"],
+        "backlog_bytes": store["backlog_bytes"],
+        "delayed_publications": store["delayed"],
+        "compacted_bytes": store["compacted_bytes"],
+    }
+    assert {name: found[f"flotilla_{name}"] for name in expected} == {
+        name: [({}, value)] for name, value in expected.items()
+    }
+    assert ({"for": "leader"}, 79) in found["flotilla_requests_waiting"]
+    of_peers = {"connected": (1, 0), "silent_seconds": (0, 1.5), "lag_entries": (0, 8)}
+    for name, (n2, n3) in of_peers.items():
+        assert found[f"flotilla_peer_{name}"] == [({"peer": "n2"}, n2), ({"peer": "n3"}, n3)]
 
 
 def test_a_node_that_joins_shows_what_there_is() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -12,7 +14,7 @@ from cluster.observe.http import HttpRequest, Response
 from cluster.observe.observer import Happened
 from cluster.observe.pages import FRESH_S, LIVE_S, REFUSED_BY_MAX, ROWS_MAX, Pages
 from cluster.observe.past import Past
-from cluster.observe.reading import PageFound
+from cluster.observe.reading import ASKED_MAX, PageFound, PageRead
 from cluster.observe.survey import SubscriptionRow, Survey, TopicRow
 from cluster.store.outcomes import Delivery, Refused
 from flotilla_client.protocol import pack
@@ -137,6 +139,38 @@ def test_topics_are_searched_and_sorted_here() -> None:
     assert len(world.json(f"/topics.json?count={10 * ROWS_MAX}")["rows"]) == 101
 
 
+@pytest.mark.parametrize("order", ["topic", "publications", "subscribers", "backlog", "bytes"])
+def test_topics_are_sorted_by_what_is_asked_for(order: str) -> None:
+    world = PageWorld()
+    rows = [TopicRow(f"t{n}", n * 3 % 7, 0, n * 2 % 7, n * 5 % 7, n * 4 % 7) for n in range(7)]
+    world.node.survey = Survey(rows)
+    shown = [row[order] for row in world.json(f"/topics.json?sort={order}")["rows"]]
+    assert shown == sorted(shown, reverse=True)
+    assert len(set(shown)) == 7
+
+
+def test_topics_are_sorted_by_their_rate() -> None:
+    world = PageWorld()
+    for ids in ((1, 1, 1), (5, 3, 9)):
+        world.node.survey = Survey(
+            [TopicRow(f"t{n}", id_, 0, 0, 0, 0) for n, id_ in enumerate(ids)]
+        )
+        world.pages.refresh()
+        world.now += 2.0
+    shown = world.json("/topics.json?sort=rate")["rows"]
+    assert [(row["topic"], row["rate"]) for row in shown] == [("t2", 4.0), ("t0", 2.0), ("t1", 1.0)]
+
+
+def test_an_answer_has_so_many_rows_at_most_whatever_is_asked_for() -> None:
+    world = PageWorld()
+    topics = [TopicRow(f"t{n}", n, 0, 0, 0, 0) for n in range(ROWS_MAX + 1)]
+    subscriptions = [SubscriptionRow(n, "t", f"c{n}", 0) for n in range(ROWS_MAX + 1)]
+    world.node.survey = Survey(topics, subscriptions, len(subscriptions), 0)
+    for path in ("/topics.json", "/subscriptions.json"):
+        found = world.json(f"{path}?count={ROWS_MAX + 1}")
+        assert (len(found["rows"]), found["found"]) == (ROWS_MAX, ROWS_MAX + 1)
+
+
 @pytest.mark.parametrize(
     "query", ["sort=colour", "first=-1", "count=x", "first=1e9", "search=" + "x" * 256]
 )
@@ -220,6 +254,15 @@ def test_a_loop_that_reads_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyP
     assert world.get("/publications.json?topic=t").status == 503
 
 
+def test_who_asks_to_read_while_as_many_wait_as_may_is_told_so_and_throws_nobody_out() -> None:
+    world = PageWorld()
+    waiting = [PageRead("t", None, 1) for _ in range(ASKED_MAX)]
+    world.node.reader = SimpleNamespace(asked=deque(waiting, maxlen=ASKED_MAX))
+    response = world.get("/publications.json?topic=t")
+    assert (response.status, dict(response.headers)["retry-after"]) == (503, "1")
+    assert [*world.node.reader.asked] == waiting
+
+
 def test_publications_take_the_token_as_all_data_does() -> None:
     world = PageWorld(TOKEN)
     reader = world.node.reader = ReadAtOnce(Refused("unknown_topic", "none"))
@@ -251,6 +294,33 @@ def test_events_tell_each_thing_that_happened_once() -> None:
     terms = [[each["term"] for each in line["events"]] for line in got]
     assert terms == [[0], [1], [2]]
     assert got[0]["status"]["role"] == "leader"
+
+
+def test_what_happened_since_the_last_line_is_told_in_its_order() -> None:
+    world = PageWorld()
+
+    async def second_line() -> list[int]:
+        stream = world.pages.events()
+        await anext(stream)
+        for number in range(3):
+            world.node.happened.append(Happened(float(number), "role", "info", {"term": number}))
+        line = await anext(stream)
+        return [each["term"] for each in orjson.loads(line[6:])["events"]]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cluster.observe.pages.EVENT_S", 0.0)
+        assert asyncio.run(second_line()) == [0, 1, 2]
+
+
+def test_what_a_sample_knows_is_newer_than_what_happened_before_it() -> None:
+    world = PageWorld()
+    world.pages.refresh()
+    wall_s = SAMPLE.wall_s
+    world.node.happened.append(Happened(wall_s + 0.5, "role", "info", {"leader": "n3"}))
+    world.node.sample = later(SAMPLE, 1.0, status={"leader": "", "role": "follower"})
+    assert world.json("/status.json")["leaderless_s"] == 0
+    world.node.sample = later(SAMPLE, 2.0, status={"leader": "", "role": "follower"})
+    assert world.json("/status.json")["leaderless_s"] == pytest.approx(1.0)
 
 
 def test_a_blackout_between_two_samples_is_measured_to_the_event() -> None:

@@ -99,3 +99,13 @@ def test_a_topic_s_rate_is_between_two_surveys() -> None:
     past.survey(Survey([TopicRow("a", 30, 0, 1, 0, 0), TopicRow("b", 5, 0, 1, 0, 0)]), 105.0)
 
     assert past.topic_rates == {"a": 4.0}
+
+
+def test_a_survey_that_is_still_the_newest_changes_no_rate() -> None:
+    past = Past("c")
+    past.survey(Survey([TopicRow("a", 10, 0, 1, 0, 0)]), 100.0)
+    newest = Survey([TopicRow("a", 30, 0, 1, 0, 0)])
+    for now in (105.0, 106.0, 107.0):  # pages ask each second, and a survey takes longer
+        past.survey(newest, now)
+
+    assert past.topic_rates == {"a": 4.0}

@@ -156,8 +156,8 @@ def test_text_is_shown_as_text_bytes_as_digits_and_both_cut() -> None:
     assert (shown[0]["key"], shown[0]["headers"]) == (None, {})
 
 
-@pytest.mark.parametrize("reads_as", ["", "board"])
-def test_a_node_reads_for_its_page_where_it_is_told_as_whom(tmp_path: Path, reads_as: str) -> None:
+def observer_of(directory: Path, reads_as: str = "") -> NodeObserver:
+    """Return the observer of a node that joins, which knows no leader yet."""
     frontend: Any = SimpleNamespace(
         lead=None,
         meters=Meters(),
@@ -167,7 +167,37 @@ def test_a_node_reads_for_its_page_where_it_is_told_as_whom(tmp_path: Path, read
         status=lambda: {"leader": ""},
     )
     clients: Any = type("Clients", (), {"unread_bytes": 0, "__len__": lambda self: 0})()
-    observer = NodeObserver(frontend, clients, Histogram(FSYNC_S), tmp_path, reads_as)
+    return NodeObserver(frontend, clients, Histogram(FSYNC_S), directory, reads_as)
+
+
+def test_a_change_of_role_is_shown_with_the_next_turn_and_all_else_each_second(
+    tmp_path: Path,
+) -> None:
+    observer = observer_of(tmp_path)
+    observer.tick(10.0)
+    observer.note("listening", "info", {})
+    observer.tick(10.1)
+    assert observer.sample.at == 10.0
+    observer.note("role", "info", {"role": "follower", "leader": ""})
+    observer.tick(10.2)
+    assert observer.sample.at == 10.2
+    observer.tick(10.3)
+    assert observer.sample.at == 10.2
+
+
+def test_what_nobody_looks_at_is_kept_in_bounded_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.observe.observer.HAPPENED_MAX", 3)
+    observer = observer_of(tmp_path)
+    for number in range(10):
+        observer.note("slow_turn", "warning", {"number": number})
+    assert [each.fields["number"] for each in observer.happened] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("reads_as", ["", "board"])
+def test_a_node_reads_for_its_page_where_it_is_told_as_whom(tmp_path: Path, reads_as: str) -> None:
+    observer = observer_of(tmp_path, reads_as)
     observer.tick(1.0)
     if not reads_as:
         assert observer.reader is None
