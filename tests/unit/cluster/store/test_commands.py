@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -14,33 +15,47 @@ from cluster.store.commands import (
     Admit,
     Advance,
     ChangeUser,
+    Checkpoint,
     DamagedEntry,
+    DeleteTopic,
+    DropClient,
     DropGroup,
+    DropSubscription,
     EndGroup,
     Forget,
     Hear,
     MakeGroup,
     Operation,
+    Purge,
     Put,
     Raise,
     Register,
+    Seek,
     SeekGroup,
+    SetTopic,
     Stamp,
     Subscribe,
+    SubscribePattern,
     Take,
+    TransferLeader,
     Unsubscribe,
+    UnsubscribePattern,
     decode,
     encode,
     fits,
     level_of,
     size_bytes,
 )
-from cluster.wire.levels import BUILD, LEVEL_OF_PROPERTIES
+from cluster.wire.levels import BUILD, LEVEL_OF_LEVELS, LEVEL_OF_PROPERTIES, LEVEL_OF_USERS
+from flotilla_client import properties
+from flotilla_client.policies import AMOUNT_MAX, WHEN_FULL
+from flotilla_client.properties import EXPIRES_MS_MAX, Enveloped, Properties
 from flotilla_client.protocol import (
     ANY_TOPIC_COUNT_MAX,
     BATCH_BYTES_MAX,
     BATCH_COUNT_MAX,
     EARLIEST,
+    HEADER_BYTES_MAX,
     INTEGER_MAX,
     NAME_BYTES_MAX,
     NEW,
@@ -68,45 +83,79 @@ def _put(
     return Put(client, epoch, topic, counter, *pack(batch), principal)
 
 
+def _of_lane(is_delayed: bool, expires_ms: int, texts: list[bytes], who: str | None) -> Put:
+    """Return a PUT of publications with properties: all of them delayed, or none."""
+    envelope = properties.encode(Properties("key", {}, expires_ms, 1_000 * is_delayed))
+    lengths, data = pack([Enveloped(envelope + each) for each in texts])
+    asked = True, bool(expires_ms), is_delayed
+    return Put("id", 1, "t", 2, lengths, data, who, *asked)
+
+
 starts = st.sampled_from((NEW, EARLIEST, "@1700000000000")) | st.integers(1, INTEGER_MAX)
-operation_strategy = st.one_of(
-    st.builds(Register, text, st.booleans(), optional, text, principal),
-    st.builds(Subscribe, text, optional, text, optional, principal),
-    st.builds(Unsubscribe, text, optional, text, optional, principal),
-    st.builds(
-        _put, text, optional, text, number, st.lists(st.binary(max_size=9), min_size=1), principal
-    ),
-    st.builds(Advance, text, optional, st.dictionaries(text, number, max_size=5), principal),
-    st.builds(
-        ChangeUser,
-        st.sampled_from(sorted(USER_CHANGES)),
-        text,
-        st.lists(text, max_size=5),
-        st.lists(text, max_size=5),
-        st.booleans(),
-        st.booleans(),
-        st.booleans(),
+texts = st.lists(st.binary(max_size=9), min_size=1)
+numbers = st.dictionaries(text, number, max_size=5)
+rights = st.lists(text, max_size=5)
+signature = st.booleans(), principal, text, number
+parts = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_bytes": st.integers(0, AMOUNT_MAX),
+        "when_full": st.sampled_from(WHEN_FULL),
+        "dead_letter": st.just("") | st.text('abc.\u00e9"\\', max_size=30),
+        "compact": st.booleans(),
+    },
+)
+OF_EACH: dict[type[Operation], st.SearchStrategy[Operation]] = {
+    Register: st.builds(Register, text, st.booleans(), optional, text, principal),
+    Subscribe: st.builds(Subscribe, text, optional, text, optional, principal, starts),
+    Unsubscribe: st.builds(Unsubscribe, text, optional, text, optional, principal),
+    Seek: st.builds(Seek, text, optional, text, optional, starts, principal),
+    SubscribePattern: st.builds(
+        SubscribePattern,
+        *(text, optional, text, optional, st.sampled_from((NEW, EARLIEST)), number, number),
         principal,
     ),
-    st.builds(Hear, st.lists(text, max_size=5)),
-    st.builds(
+    UnsubscribePattern: st.builds(UnsubscribePattern, text, optional, text, optional, principal),
+    Put: st.builds(_put, text, optional, text, number, texts, principal)
+    | st.builds(_of_lane, st.booleans(), st.sampled_from((0, 1, EXPIRES_MS_MAX)), texts, principal),
+    Advance: st.builds(Advance, text, optional, numbers, principal, numbers),
+    MakeGroup: st.builds(
         MakeGroup,
         *(text, optional, text, optional, text, optional, optional, st.none() | text, principal),
         *(st.none() | st.booleans(), starts),
     ),
-    st.builds(EndGroup, text, optional, text, optional, text, principal),
-    st.builds(
+    EndGroup: st.builds(EndGroup, text, optional, text, optional, text, principal),
+    Take: st.builds(
         Take,
         *(text, optional, text, text, optional, number, number, optional),
         *(st.lists(st.lists(number, min_size=n, max_size=n), max_size=4) for n in (3, 4, 4)),
         principal,
     ),
-    st.builds(DropGroup, text, text, st.booleans(), principal, text, number),
-    st.builds(SeekGroup, text, text, starts, st.booleans(), principal, text, number),
-    st.builds(Forget, st.lists(text, max_size=5), number),
-    st.builds(Admit, text, text),
-    st.just(Raise(BUILD.level_max)),
-)
+    ChangeUser: st.builds(
+        ChangeUser,
+        *(st.sampled_from(sorted(USER_CHANGES)), text, rights, rights),
+        *(st.booleans(), st.booleans(), *signature),
+    ),
+    DropSubscription: st.builds(DropSubscription, text, text, *signature),
+    DropClient: st.builds(DropClient, text, *signature),
+    DropGroup: st.builds(DropGroup, text, text, *signature),
+    SeekGroup: st.builds(SeekGroup, text, text, starts, *signature),
+    Purge: st.builds(Purge, text, number, *signature),
+    TransferLeader: st.builds(TransferLeader, text, text, *signature),
+    Checkpoint: st.builds(Checkpoint, *signature),
+    SetTopic: st.builds(SetTopic, text, parts, st.booleans(), *signature),
+    DeleteTopic: st.builds(DeleteTopic, text, st.booleans(), *signature),
+    Hear: st.builds(Hear, st.lists(text, max_size=5)),
+    Forget: st.builds(Forget, st.lists(text, max_size=5), number),
+    Admit: st.builds(Admit, text, text),
+    Raise: st.builds(Raise, st.integers(LEVEL_OF_LEVELS, LEVEL_OF_USERS - 1))
+    | st.builds(Raise, st.integers(LEVEL_OF_USERS, BUILD.level_max), *signature),
+}
+operation_strategy = st.one_of(*OF_EACH.values())
+
+
+def test_each_operation_is_among_those_that_are_tried() -> None:
+    assert OF_EACH.keys() == set(get_args(Operation))
 
 
 @given(number, number, st.lists(operation_strategy, max_size=8))
@@ -128,10 +177,13 @@ def test_the_largest_operation_of_each_kind_fits_alone() -> None:
     client, topic = "\x01" * NAME_BYTES_MAX, "\x01" * TOPIC_BYTES_MAX
     lengths, data = pack([b"x" * (BATCH_BYTES_MAX // BATCH_COUNT_MAX)] * BATCH_COUNT_MAX)
     cursors = {f"{i:x>{TOPIC_BYTES_MAX}}": INTEGER_MAX for i in range(ANY_TOPIC_COUNT_MAX)}
+    # A header has room for so many, and for where they were placed.
+    moved = {"\x01" * (TOPIC_BYTES_MAX - n): INTEGER_MAX for n in range(HEADER_BYTES_MAX // 512)}
     rows = [[INTEGER_MAX] * 4] * SETTLE_ROWS_MAX
     largest: list[Operation] = [
         Put(client, INTEGER_MAX, topic, INTEGER_MAX, lengths, data),
         Advance(client, INTEGER_MAX, cursors),
+        Advance(client, INTEGER_MAX, moved, placed=moved),
         Subscribe(client, INTEGER_MAX, topic, INTEGER_MAX),
         Register(client, False, INTEGER_MAX, client),
         Take(client, *(INTEGER_MAX, topic, client), *[INTEGER_MAX] * 4, [], rows, []),
