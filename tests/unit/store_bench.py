@@ -14,6 +14,8 @@ from cluster.store.tables import PAGE_BYTES
 from flotilla_client.protocol import pack, unpack
 from tests.unit.model_store import MEMBERS, SMALL, Answer, answer_of
 
+ROWS = 1_000  # of each view: more than any test has
+
 
 def lose_the_last_of_three_rows(path: Path, table: str) -> int:
     """Flip a bit of the number of rows of a table's one page, which is returned.
@@ -30,6 +32,28 @@ def lose_the_last_of_three_rows(path: Path, table: str) -> int:
     data[at] = 2
     path.write_bytes(data)
     return int(page)
+
+
+def views(store: Store) -> dict[str, Any]:
+    """Return all that a node tells people of its state."""
+    topics, clients = store.all_topics("", ROWS), store.clients_page("", ROWS)
+    ids = [row["client_id"] for row in clients]
+    return {
+        "statistics": store.statistics(),
+        "topics": topics,
+        "policies": [store.topic_row(row["topic"]) for row in topics],
+        "holders": [store.holders(row["topic"], ROWS) for row in topics],
+        "clients": clients,
+        "rows": [store.client_row(client_id) for client_id in ids],
+        "own": [store.topics_of(client_id, "", ROWS) for client_id in ids],
+        "counters": [store.counters(client_id, "", ROWS) for client_id in ids],
+        "placed": [store.placed(client_id) for client_id in ids],
+        "subscriptions": store.subscriptions_page("", "", ROWS),
+        "groups": store.groups.page("", "", ROWS),
+        "patterns": store.patterns.page("", "", ROWS),
+        "users": store.users.page("", ROWS),
+        "acts": store.acts.page(0),
+    }
 
 
 class Bench:
@@ -57,6 +81,14 @@ class Bench:
         """Close the store and open it again, as a restart does."""
         self.store.close()
         self.store = Store.open(self.path, {}, limits or self._limits)
+
+    def restart(self, limits: Limits | None = None) -> None:
+        """Do the same in order: behind it the store says the same of all that it has."""
+        self.store.commit()
+        said = views(self.store)
+        self.reopen(limits)
+        now = views(self.store)
+        assert {each: now[each] for each in said if now[each] != said[each]} == {}
 
     def apply(self, *operations: Operation) -> list[Answer]:
         payload = encode(self.now_ms, operations)

@@ -60,7 +60,7 @@ def bench(tmp_path: Path) -> store_bench.Bench:
 
 def reopened(bench: store_bench.Bench) -> store_bench.Bench:
     digest = bench.store.digest()
-    bench.reopen()
+    bench.restart()
     assert bench.store.digest() == digest
     return bench
 

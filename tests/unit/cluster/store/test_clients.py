@@ -42,7 +42,7 @@ def test_what_a_client_of_before_sent_means_nothing_to_the_one_of_its_name(bench
     late = Put("billing", before + 3, "t", 1, *pack([b"paid"]))
     assert bench.one(late)[0] == "ok"
     bench.ok(DropClient("billing", is_root=True))
-    bench.reopen()
+    bench.restart()
     after = bench.ok(Register("billing", True, None, ""))["epoch"]
     assert after == before + 4
     assert bench.one(late)[0] == "fenced"
@@ -68,7 +68,7 @@ def test_a_damaged_epoch_of_those_who_are_gone_is_not_believed(bench: Bench) -> 
     bench.store._database.write("UPDATE gone_epochs SET epoch = 0", [()])
     bench.store.commit()
     with pytest.raises(CorruptStore, match="checksum"):
-        bench.reopen()
+        bench.restart()
 
 
 def test_below_the_level_of_names_every_client_begins_with_epoch_1(bench: Bench) -> None:

@@ -134,11 +134,11 @@ def test_counters_of_what_is_delayed_are_its_own_and_a_repeated_put_is_stored_on
 
 def test_it_waits_on_the_disk_and_a_damaged_row_stops_the_node(bench: DelayBench) -> None:
     bench.publish(later(b"a", 100), later(b"b", 200))
-    bench.reopen()
+    bench.restart()
     assert bench.waiting == 2
     bench.passing(100)
     assert bench.texts() == [b"a"]
-    bench.reopen()
+    bench.restart()
     bench.store._database.write("UPDATE delayed SET due_ms = due_ms - 1", [()])
     with pytest.raises(CorruptStore, match="checksum"):
         bench.passing(100)
@@ -183,7 +183,7 @@ def test_what_waits_goes_with_its_topic_and_its_rows_in_steps(
     bench.ok(Subscribe("s", None, "t", None))
     assert bench.waiting == 0
     assert bench.store.delayed.has_work
-    bench.reopen()
+    bench.restart()
     bench.publish(later(b"new", 5))
     bench.passing(5)
     assert not bench.store.delayed.has_work
@@ -278,7 +278,7 @@ def test_whose_bytes_wait_is_known_behind_a_restart(bench: DelayBench) -> None:
     bench.apply(put)
     size_bytes = len(put.lengths) + len(put.data)
     assert bench.store.unread_bytes_of("ann") == size_bytes
-    bench.reopen()
+    bench.restart()
     assert bench.store.unread_bytes_of("ann") == size_bytes
     bench.passing(100)
     assert bench.store.unread_bytes_of("ann") == size_bytes
