@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -14,7 +15,8 @@ from cluster.store.commands import Put, Raise, Register, SetTopic, Subscribe
 from cluster.store.store import Limits
 from cluster.store.topics import Topic
 from cluster.wire.levels import LEVEL_OF_TOPICS
-from flotilla_client import Admin, TooLarge, admin_cli, cli
+from flotilla_client import Admin, TooLarge, admin, admin_cli, cli
+from flotilla_client.operations import Ask
 from flotilla_client.protocol import (
     ADD_USER,
     ADMIN,
@@ -100,6 +102,24 @@ def test_a_client_that_was_not_committed_yet_is_in_the_list(store: store_bench.B
     store.store.apply(store.store.applied_index + 1, 1, payload)
 
     assert store.store.clients_page("c6", 9)[0]["client_id"] == "new"
+
+
+def test_a_list_ends_where_it_is_as_long_as_any_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "ROWS_MAX", 5)
+    steps = admin._pages(CLIENTS, lambda row: (row["client_id"], ""))
+    asked, rows = list[str](), iter(range(100))
+    ask, found = next(steps), list[dict[str, Any]]()
+    while not found:
+        assert isinstance(ask, Ask)
+        asked.append(ask.request.body["after"])
+        page = [{"client_id": f"c{next(rows)}"} for _ in range(2)]
+        answer = SimpleNamespace(reply=SimpleNamespace(body={"rows": page, "more": True}))
+        try:
+            ask = steps.send(answer)
+        except StopIteration as ended:
+            found, _ = ended.value
+    assert asked == ["", "c1", "c3"]
+    assert [row["client_id"] for row in found] == [f"c{number}" for number in range(6)]
 
 
 # --- the request ---

@@ -255,6 +255,18 @@ def test_a_full_topic_refuses_puts(tmp_path: Path) -> None:
     assert [code_of(answer) for answer in bench.turn()] == ["backlog_full"]
 
 
+def test_full_topics_are_told_with_how_often_in_bounded_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.serve.broker.HELD_TOPICS_MAX", 2)
+    bench = BrokerBench(tmp_path, backlog_bytes_max=0)
+    for topic in ("a", "b", "c", "a", "d", "b"):
+        bench.ask(PUT, topic, counter=1, publication="p")
+    assert [code_of(answer) for answer in bench.turn()] == ["backlog_full"] * 6
+    assert bench.broker.take_held() == {"a": 2, "b": 2}
+    assert bench.broker.take_held() == {}
+
+
 def test_a_publication_counts_with_its_own_bytes_against_its_topics_limit(tmp_path: Path) -> None:
     bench = BrokerBench(tmp_path, backlog_bytes_max=1003)
     bench.put(1, b"x" * 600)
@@ -684,6 +696,25 @@ def test_who_reads_is_heard_and_who_is_inspected_is_not(tmp_path: Path) -> None:
     bench.turn()
     assert bench.broker.take_heard(9) == [ME]
     assert bench.broker.take_heard(9) == []
+
+
+def test_of_so_many_who_only_read_some_are_heard_when_they_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.serve.broker.HEARD_MAX", 2)
+    hour_ms = 3_600_000
+    bench = BrokerBench(tmp_path, client_idle_ms=10 * hour_ms)
+    ids = [ME, "c1", "c2", "c3"]
+    made = [commands.Register(client_id, True, None, "") for client_id in ids[1:]]
+    passing = [commands.Raise(LEVEL_OF_IDLE), *made, *[commands.Hear([])] * 4]
+    for hour, operation in enumerate(passing):
+        payload = commands.encode(hour * hour_ms, [operation])
+        bench.store.apply(bench.store.applied_index + 1, 1, payload)
+    for heard in (ids[:2], ids[:2]):  # until an entry says so, they are still to be heard
+        for client_id in ids:
+            bench.ask(TOPICS, client_id=client_id)
+        bench.turn()
+        assert bench.broker.take_heard(9) == heard
 
 
 # --- what expires -------------------------------------------------------------------------------

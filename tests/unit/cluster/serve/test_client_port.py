@@ -320,12 +320,15 @@ def test_half_a_handshake_has_its_time(world: PortWorld) -> None:
 def test_reports_are_bounded_by_time_and_in_their_reasons(world: PortWorld) -> None:
     for number in range(60):
         raw = world.dial()
-        raw.sendall(hello()[:66] + b"\x05READY" + bytes(number))
-        raw.sendall(hello()[:64] + b"\x04" + bytes((number + 1,)) + bytes(number + 1))
+        said = b"\x06WORD%02d" % number
+        raw.sendall(hello()[:64] + b"\x04" + bytes((len(said),)) + said)
         assert world.is_closed(raw)
     world.tick(client_port.REPORT_S)
     assert len(world.reports) <= 2
-    assert all(len(each["reasons"]) <= client_port.REASONS_MAX + 1 for each in world.reports)
+    told = [each["reasons"] for each in world.reports]
+    assert max(map(len, told)) == client_port.REASONS_MAX + 1
+    assert sum(sum(each.values()) for each in told) == 60
+    assert sum(each.get("others", 0) for each in told) >= 60 - 2 * client_port.REASONS_MAX
 
 
 # --- what comes in --------------------------------------------------------------------------------

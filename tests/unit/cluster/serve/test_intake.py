@@ -222,3 +222,12 @@ def test_who_has_asked_for_much_rests_as_long_as_that_takes_whatever_the_turn_to
         assert who in rests
         rests.end(rest_s + 1e-6)
         assert who not in rests
+
+
+def test_the_most_that_somebody_has_asked_for_in_a_turn_counts_whatever_comes_behind_it() -> None:
+    rests = Rests[str]()
+    for weight_ in (100, 2, 0):
+        rests.spent("heavy", weight_)
+    rests.begin(0.001, 0.0)
+    rests.end(REST_TURNS * 100 * WEIGHT_S - 1e-6)
+    assert "heavy" in rests

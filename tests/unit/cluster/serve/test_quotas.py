@@ -98,6 +98,19 @@ def test_the_payers_that_are_kept_in_mind_are_bounded() -> None:
     assert rates.take(f"10.0.0.{PAYERS_MAX + 9}", 1, PAYERS_MAX + 9.0) is not None
 
 
+def test_of_so_many_payers_who_has_spent_longest_ago_is_forgotten() -> None:
+    rates = Rates(Quotas(requests_per_s_max=1))
+    now_ms = 0.0
+    for number in range(PAYERS_MAX):
+        rates.take(f"10.0.0.{number}", 1, now_ms)
+        now_ms += 0.01
+    for number in range(100):  # a flood of strangers refills nobody's rate
+        assert rates.take("busy", 1, now_ms) is None or number
+        assert rates.take(f"10.1.0.{number}", 1, now_ms) is None
+    assert rates.take("busy", 1, now_ms) is not None
+    assert "10.0.0.0" not in rates._buckets
+
+
 def test_refusals_are_reported_once_in_a_while_and_counted_for_good() -> None:
     refusals = Refusals()
     assert refusals.report(0.0) == {}

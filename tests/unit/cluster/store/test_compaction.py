@@ -151,7 +151,7 @@ def test_of_each_key_the_last_stays_and_of_none_all_and_who_reads_is_told_of_the
     assert bench.all_from() == stays
     assert bench.all_from(knows_expiry=False)[0] == ("gap", 1, 1)
     bench.store.collect_garbage(100)
-    bench.reopen()
+    bench.restart()
     assert bench.all_from() == stays
     assert bench.row["compacted_id"] == 7
 
@@ -284,6 +284,19 @@ def test_a_step_is_bounded_and_the_next_ones_go_on(
         steps.append(bench.row["compacted_id"])
     assert steps == [4, 7, 9, 11]
     assert [each for each in bench.all_from() if type(each[0]) is str] == [("compacted", 1, 5)]
+
+
+def test_a_step_is_bounded_by_bytes_but_for_its_first_publication(
+    bench: CompactionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, small = of_key("large", "x" * 200), of_key("a", "x" * 100)
+    monkeypatch.setattr(compaction, "BYTES_MAX", 2 * len(small) + 10)
+    bench.publish(large, *[small] * 5)
+    steps = []
+    while bench.store.compaction.has_work:
+        bench.step()
+        steps.append(bench.row["compacted_id"])
+    assert steps == [1, 3, 5, 6]
 
 
 def test_the_disk_holds_of_each_key_one_however_much_is_published(bench: CompactionBench) -> None:

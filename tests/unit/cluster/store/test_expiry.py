@@ -153,12 +153,30 @@ def test_the_oldest_goes_when_its_time_is_over_whoever_has_not_read_it(bench: Ex
     told = ("expired", 1, 2)
     assert (bench.floor, bench.read()) == (2, [told, 3, 4])
     bench.store.collect_garbage(100)
-    bench.reopen()
+    bench.restart()
     assert (bench.floor, bench.read(), bench.read(2)) == (2, [told, 3, 4], [3, 4])
     bench.passing(100_000)
     assert (bench.floor, bench.read(2)) == (3, [("expired", 3, 3), 4])
     assert bench.read() == [("expired", 1, 3), 4]
     assert bench.store.has_ages is False
+
+
+def test_what_was_there_before_the_first_that_expires_stays(bench: ExpiryBench) -> None:
+    bench.publish(b"1")
+    bench.publish(b"2", b"3")
+    bench.publish(expiring(b"4", 100))
+    bench.passing(1_000)
+    assert (bench.floor, bench.read(), bench.read(3)) == (0, [1, 2, 3], ("expired", 4, 4))
+
+
+def test_when_its_publications_are_collected_a_stamp_goes_with_them(bench: ExpiryBench) -> None:
+    for _ in range(5):
+        bench.publish(expiring(b"x", 100))
+    assert bench.store._database.query("SELECT count(*) FROM stamps") == [(5,)]
+    bench.passing(100)
+    while bench.store.collect_garbage(2):
+        pass
+    assert bench.store._database.query("SELECT count(*) FROM stamps") == [(0,)]
 
 
 def test_a_policy_keeps_nothing_that_has_expired(bench: ExpiryBench) -> None:
@@ -182,7 +200,7 @@ def test_a_topic_that_died_and_lives_again_forgets_what_has_expired_as_any_other
     bench.ok(Subscribe("s", None, "t", None))
     bench.publish(expiring(b"2", 60_000))
     if is_reopened:
-        bench.reopen()
+        bench.restart()
     bench.passing(10_000)
     assert (bench.floor, bench.read()) == (1, [2])
     bench.passing(50_000)
@@ -248,7 +266,7 @@ def test_what_expires_stands_in_entries_of_its_level_alone() -> None:
 
 def test_a_row_whose_stamp_is_damaged_is_not_read(bench: ExpiryBench) -> None:
     bench.publish(expiring(b"x", 1_000))
-    bench.reopen()
+    bench.restart()
     database = bench.store._database
     database.write("UPDATE stamps SET log_ms = log_ms + 1", [()])
     with pytest.raises(CorruptStore):

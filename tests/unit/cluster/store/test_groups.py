@@ -82,9 +82,9 @@ class GroupsBench(Bench):
         for client in "abp":
             self.ok(Register(client, True, None, ""))
 
-    def reopen(self, limits: Limits | None = None) -> None:
+    def restart(self, limits: Limits | None = None) -> None:
         digest = self.store.digest()
-        super().reopen(limits)
+        super().restart(limits)
         assert self.store.digest() == digest
 
     def publish(self, *publications: bytes, topic: str = "t") -> None:
@@ -220,6 +220,21 @@ def test_what_is_extended_again_and_again_is_not_looked_at_as_often_when_its_tim
     assert sum(last + 1 - first for _, first, last in group.timers) == group.timed <= 15
 
 
+def test_what_was_due_again_and_again_is_kept_once(
+    bench: GroupsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "STALE_TIMERS_MIN", 0)
+    token = bench.take("a", 5)["token"]
+    for _ in range(10):
+        bench.now_ms += LEASE_MS
+        bench.take("a", 0, extends=[(token, 3, 5, LEASE_MS)])  # as late as it may
+    assert bench.take("b", 1)["given"] == [[1, 1, 2]]
+    group = bench.store.groups.get("t", "g")
+    assert group is not None
+    assert group.due == {2}
+    assert len(group.due_heap) <= 2 * 2
+
+
 def test_what_is_settled_is_not_looked_at_again_for_a_time_that_is_over(bench: GroupsBench) -> None:
     token = bench.take("a", 5)["token"]
     bench.take("a", 0, acks=[(token, 1, 3)])
@@ -284,7 +299,7 @@ def test_a_repeated_take_is_answered_as_it_was(bench: GroupsBench) -> None:
     assert bench.take("a", 2, number=1) == first
     settled = bench.take("a", 2, number=2, acks=[(first["token"], 1, 9)])
     assert (settled["lost"], settled["given"]) == ([[3, 9]], [[3, 4, 1]])
-    bench.reopen()
+    bench.restart()
     assert bench.take("a", 2, number=2, acks=[(first["token"], 1, 9)]) == settled
     assert bench.apply(taking("a", number=1)) == [("stale_request", {"expected": 3})]
     bench.now_ms += LEASE_MS
@@ -313,7 +328,7 @@ def test_of_too_many_workers_the_idlest_is_forgotten(bench: GroupsBench) -> None
     bench.take("b", 0, number=1)
     bench.take("c", 1, number=1)  # in b's place: a has a lease
     assert bench.apply(taking("b", 0, number=1)) == [("too_many", {"limit": 2})]
-    bench.reopen()
+    bench.restart()
     bench.now_ms += LEASE_MS
     assert bench.take("b", 0, number=1)["given"] == []
 
@@ -369,6 +384,24 @@ def test_a_dead_letter_keeps_its_properties_and_is_as_it_was_without_room_for_he
     assert letters[1:] == [large, full]
 
 
+def test_a_dead_letter_without_room_for_headers_does_not_expire_any_more(
+    bench: GroupsBench,
+) -> None:
+    bench.take("a", 0, acks=[(bench.take("a", 5)["token"], 1, 5)])
+    bench.ok(making(max_attempts=1, dead_letter="dead"))
+    bench.ok(Subscribe("b", None, "dead", None))
+    own = envelope_of(Properties("k", {}, expires_ms=60_000))
+    text = b"x" * (PUBLICATION_BYTES_MAX - len(own))
+    bench.publish(Enveloped(own + text))
+    for _ in range(2):
+        token = bench.take("b", 1, max_bytes=2**20)["token"]
+        bench.take("b", 0, naks=[(token, 6, 6, 0)])
+    found = bench.store.read("b", "dead", 0, 1, 2**21)
+    assert isinstance(found, Delivery), found
+    [letter] = unpack(found.lengths, found.data)
+    assert letter == envelope_of(Properties("k")) + text
+
+
 def test_without_a_subscriber_of_dead_letters_it_is_given_again(bench: GroupsBench) -> None:
     bench.ok(making(max_attempts=1, dead_letter="dead"))
     for attempt in (1, 2, 3):
@@ -396,7 +429,7 @@ def test_what_a_group_gives_up_goes_where_its_topic_says_if_it_has_said_nothing(
         bench.ok(Subscribe("b", None, topic, None))
     assert bench.ok(letting("dead", is_new=True))["policy"]["dead_letter"] == "dead"
     assert bench.ok(making(max_attempts=1))["dead_letter"] == ""
-    bench.reopen()
+    bench.restart()
     assert give_up(bench) == 1
     assert bench.store.topic_ends() | {"t": 0} == {"t": 0, "dead": 1, "other": 0}
     bench.ok(letting("other"))
@@ -449,7 +482,7 @@ def test_a_group_keeps_its_topic_and_what_it_has_not_settled(bench: GroupsBench)
     bench.ok(Subscribe("b", None, "t", None))
     bench.ok(Unsubscribe("b", None, "t", None))
     assert bench.store.topic_ends() == {"t": 5}
-    bench.reopen()
+    bench.restart()
     assert bench.take("a")["given"] == [[1, 5, 1]]
     assert bench.ok(EndGroup("a", None, "t", None, "g")) == {"was_subscribed": True}
     assert bench.store.topic_ends() == {}
@@ -462,7 +495,7 @@ def test_behind_a_restart_a_topic_s_policy_leaves_what_its_groups_have_not_settl
     bench: GroupsBench,
 ) -> None:
     bench.ok(SetTopic("t", {"keep": "unread", "amount": 0}, True, True))
-    bench.reopen()
+    bench.restart()
     bench.publish(b"6")  # the floor is looked for again
     bench.store.collect_garbage(100)
     assert bench.floor() == 0
@@ -628,11 +661,11 @@ def test_what_waits_behind_its_key_is_known_when_the_store_is_opened_again(
     ordered.publish(*map(keyed, ("k", None, "k")))
     ordered.publish(*map(keyed, ("l", "k", "l")))
     taken = ordered.take("a")
-    ordered.reopen()
+    ordered.restart()
     assert ids(ordered.take("b")) == []
     assert ordered.row()["behind"] == 3
     ordered.take("a", 0, acks=[(taken["token"], 1, 1)])
-    ordered.reopen()
+    ordered.restart()
     assert ids(ordered.take("b")) == [3]
 
 
@@ -678,7 +711,7 @@ def test_a_group_that_is_moved_begins_anew_and_its_leases_are_nobodys(tmp_path: 
     bench.take("a", 1, acks=[(taken["token"], 1, 1)])
     assert bench.ok(SeekGroup("t", "g", 1, True)) == {"last_id": 0}
     assert bench.row()["cursor"] == 0
-    bench.reopen()
+    bench.restart()
     assert bench.take("a", 0, acks=[(taken["token"], 3, 3)])["lost"] == [[3, 3]]
     again = bench.take("b")
     assert ids(again) == [1, 3, 4]
@@ -958,5 +991,5 @@ def test_a_topic_that_is_deleted_takes_its_groups_with_it(bench: GroupsBench) ->
     bench.take("a", 2)
     assert bench.ok(DeleteTopic("t", True, True))["ended"] == 1
     assert bench.store.groups.get("t", "g") is None
-    bench.reopen()
+    bench.restart()
     assert bench.store.groups.count == 0

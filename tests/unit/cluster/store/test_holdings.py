@@ -54,7 +54,7 @@ def test_ids_and_topics_are_counted_by_owner_also_behind_a_restart(bench: Bench)
         bench.ok(Subscribe(client, None, topic, None, owner))
     expected = {"a": 2, "b": 1}, {"a": 2, "b": 1}
     assert held(bench.store) == expected
-    bench.reopen()
+    bench.restart()
     assert held(bench.store) == expected
     assert bench.store.holdings.subscriptions == {"a": 3, "b": 1}
     bench.ok(Unsubscribe("a1", None, "t", None, "a"))
@@ -117,7 +117,10 @@ def test_whatever_is_put_and_collected_the_shares_add_up_in_bounded_space(
             total += size_bytes
         elif total:
             size_bytes = rng.randrange(1, total + 1) if rng.random() < 0.02 else min(total, 90_000)
+            known = sum(span.total() for span in holdings._spans.get("t", ()))
             holdings.dropped("t", size_bytes)
+            left = sum(span.total() for span in holdings._spans.get("t", ()))
+            assert left == max(0, known - size_bytes)
             total -= size_bytes
         spans = holdings._spans.get("t", ())
         assert sum(span.total() for span in spans) in (total, 0)  # 0: nobody's is all of it

@@ -351,3 +351,15 @@ def test_a_pattern_of_too_many_topics_is_refused_without_a_look_at_all_of_them(
     assert code == "too_many"
     assert looked_at == ["t.*", "t.00", "t.01", "t.10"], "one more than there is room for"
     bench.store.close()
+
+
+def test_names_that_were_looked_for_are_kept_in_bounded_number(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patterns_module, "NAMES_CACHED_MAX", 3)
+    bench.ok(follow("o.*"))
+    patterns = bench.store.patterns
+    for number in range(20):
+        for name in (f"o.{number}", f"other.{number}"):
+            assert [client for client, _ in patterns.of_topic(name)] == ["s"] * (name[1] == ".")
+            assert len(patterns._found) <= 3

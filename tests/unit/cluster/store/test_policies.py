@@ -90,7 +90,7 @@ def test_topic_that_keeps_stores_without_a_subscriber_and_survives_a_restart(
         "ok",
         {"id": 1, "count": 2, "duplicate": False, "stored": True},
     )
-    bench.reopen()
+    bench.restart()
     assert bench.kept() == [1, 2]
     assert bench.sub("earliest")["last_id"] == 0
     assert bench.get("s") == [b"a", b"b"]
@@ -128,7 +128,7 @@ def test_a_size_keeps_at_least_as_much_and_a_part_more_at_most(bench: PolicyBenc
     bench.texts(1_000)
     kept = len(bench.kept())
     assert 320 <= kept <= 320 + 2 * 10
-    bench.reopen()
+    bench.restart()
     assert len(bench.kept()) == kept
 
 
@@ -140,7 +140,7 @@ def test_an_age_goes_by_the_logs_time_without_anybody_touching_the_topic(
         bench.now_ms += 60_000
         bench.texts(1)
     assert len(bench.kept()) in (32, 33, 34)
-    bench.reopen()
+    bench.restart()
     before = bench.kept()
     for _ in range(10):
         bench.now_ms += 60_000
@@ -150,6 +150,19 @@ def test_an_age_goes_by_the_logs_time_without_anybody_touching_the_topic(
     bench.ok(Register("last", True, None, ""))
     assert bench.kept() == []
     assert bench.put(999, b"x")[0] == "counter_gap"
+
+
+def test_what_came_last_into_a_part_is_kept_for_the_whole_age(bench: PolicyBench) -> None:
+    bench.create("32m")
+    for _ in range(4):  # a part is a minute
+        bench.texts(1)
+        bench.now_ms += 14_000
+    bench.now_ms += 32 * 60_000 - 14_000 - 1
+    bench.ok(Register("c", True, None, ""))
+    assert 4 in bench.kept()
+    bench.now_ms += 60_000
+    bench.ok(Register("d", True, None, ""))
+    assert bench.kept() == []
 
 
 def test_stretches_are_few_however_much_is_unread(bench: PolicyBench) -> None:
@@ -175,7 +188,7 @@ def test_an_altered_policy_holds_from_then_on_and_brings_nothing_back(bench: Pol
     bench.texts(5)
     assert bench.kept() == list(range(6, 16))
     bench.ok(SetTopic("t", parse_keep("2"), False, False))
-    bench.reopen()
+    bench.restart()
     assert bench.kept() == [14, 15]
     assert bench.one(SetTopic("none", {}, False, False))[0] == "unknown_topic"
 
@@ -221,7 +234,7 @@ def test_full_topic_that_drops_takes_everything_and_tells_who_missed_it_once(
     gap = {"topic": "t", "first_id": 1, "last_id": 15, "missed": 15}
     assert refused(bench.store.read("s", "t", 0, 9, 9)) == ("gap", gap)
     assert refused(bench.store.read_any("s", {}, 9, 9)) == ("gap", gap)
-    bench.reopen()
+    bench.restart()
     assert refused(bench.store.read("s", "t", None, 9, 9)) == ("gap", gap)
     assert bench.get("s", 15)[0] == b"000016"
     assert bench.store.subscriptions_page("", "", 9)[0]["backlog"] == 10
@@ -252,7 +265,7 @@ def test_deleting_takes_all_and_ids_never_restart(bench: PolicyBench) -> None:
     assert done == {"last_id": 3, "deleted": 3, "ended": 1}
     assert bench.one(DeleteTopic("t", True, False))[0] == "unknown_topic"
     assert refused(bench.store.read("s", "t", None, 9, 9))[0] == "unknown_topic"
-    bench.reopen()
+    bench.restart()
     assert bench.store.collect_garbage(100) == 3
     bench.create("2")
     assert bench.kept() == []
@@ -292,7 +305,7 @@ def test_subscription_starts_at_a_time_by_the_publications_timestamps(bench: Pol
     for at_ms, cursor in ((0, 0), (1_000, 0), (1_001, 2), (2_000, 2), (2_001, 8), (9_001, 10)):
         assert bench.sub(f"@{at_ms}")["last_id"] == cursor, at_ms
         bench.ok(Unsubscribe("s", None, "t", None))
-        bench.reopen()
+        bench.restart()
     both = [
         Put("p", None, "t", 11, *pack([b"z"])),
         Subscribe("s", None, "t", None, start="@9500"),
@@ -323,7 +336,7 @@ def test_seek_moves_the_own_cursor_to_either_side(bench: PolicyBench) -> None:
     for start, cursor in (("earliest", 0), (4, 3), ("new", 10), (9, 8)):
         body = bench.ok(Seek("s", None, "t", None, start))
         assert body == {"last_id": cursor, "placed": bench.store.applied_index}
-        bench.reopen()
+        bench.restart()
         assert bench.store.cursor("s", "t") == cursor
     assert bench.get("s") == [b"000009", b"000010"]
     assert bench.one(Seek("p", None, "t", None, "new"))[0] == "not_subscribed"
@@ -340,7 +353,7 @@ def test_nothing_read_before_a_seek_acknowledges_behind_it(bench: PolicyBench) -
     assert bench.one(Advance("s", None, {"t": 10})) == ("moved", told)
     assert refused(bench.store.read("s", "t", 10, 9, 9)) == ("moved", told)
     assert refused(bench.store.read_any("s", {"t": 10}, 9, 9)) == ("moved", told)
-    bench.reopen()
+    bench.restart()
     assert bench.store.cursor("s", "t") == 0
     assert bench.store.placed("s") == {"t": placed}
     bench.ok(Advance("s", None, {"t": 4}, placed={"t": placed}))

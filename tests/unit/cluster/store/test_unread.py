@@ -331,3 +331,20 @@ def test_a_place_that_is_given_up_is_swept(tmp_path: Path, monkeypatch: pytest.M
         bench.store.note_turn("s", names[0])
     assert len(bench.store._topics.unread("s")._queue) <= 2 + 4
     bench.store.close()
+
+
+def test_places_behind_one_that_nobody_reads_are_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unread, "STALE_MIN", 4)
+    bench, names = _many(tmp_path, KEPT_MIN)
+    bench.put(0, topic=names[0])  # the oldest: it stands first, and is not read
+    for counter in range(30):
+        bench.put(counter, topic=names[1])
+    for cursor in range(1, 30):
+        bench.ok(Advance("s", None, {names[1]: cursor}))
+        delivery = bench.store.read_any("s", {}, 1, 9)
+        assert isinstance(delivery, Delivery)
+        assert delivery.topic == names[0]
+        assert len(bench.store._topics.unread("s")._queue) <= 2 * 2 + 4
+    bench.store.close()

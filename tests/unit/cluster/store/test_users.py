@@ -286,7 +286,7 @@ def test_a_client_is_its_principal_s_alone(bench: store_bench.Bench) -> None:
     assert bench.store.subscriptions("c") == {"t": 0}
     assert answer_of_refused(bench.store.check_client("c", 1, "thief")) == "unauthorized"
     assert bench.store.check_client("c", 1, "shop") is None
-    bench.reopen()
+    bench.restart()
     assert answer_of_refused(bench.store.check_client("c", 1, "thief")) == "unauthorized"
 
 
@@ -399,7 +399,7 @@ def test_users_and_owners_outlive_restarts_and_count_in_the_digest(
     bench.ok(change("add", "shop", publish=["a.*"], observe=True))
     bench.ok(Register("c", True, None, "", "shop"))
     rows, before = bench.store.users.page("", 9), bench.store.digest()
-    bench.reopen()
+    bench.restart()
     assert bench.store.users.page("", 9) == rows
     assert bench.store.digest() == before
     bench.ok(change("deny", "shop", observe=True))
@@ -718,3 +718,13 @@ def test_what_is_allowed_again_is_denied_no_more(tmp_path: Path) -> None:
         bench.ok(ChangeUser(change, "shop", topics, topics, False, False, True))
     for right in (PUBLISH, SUBSCRIBE):
         assert bench.store.users.may("shop", right, "x"), right
+
+
+def test_answers_are_kept_in_bounded_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.store.users.ANSWERS_CACHED_MAX", 3)
+    users = UsersBench(tmp_path).store.users
+    for number in range(20):
+        assert users.may("shop", SUBSCRIBE, f"o.{number}")
+        assert len(users._answers) <= 3
