@@ -281,6 +281,7 @@ class Operations:
         if recovery not in (None, state.recovery):
             state.met(recovery)
             self.readers.fetch_anew()
+            self._told.clear()  # perhaps it has lost what it was told
 
     def _forget(self, topics: Iterable[str]) -> None:
         """Let nobody acknowledge, by coming back, what has other ids now or none."""

@@ -10,7 +10,7 @@ import pytest
 from flotilla_client import operations as operations_module
 from flotilla_client.errors import Compacted, Expired, FlotillaError, Gap, Purged
 from flotilla_client.observer import Operation, Outcome, Silent
-from flotilla_client.operations import Ask, Operations
+from flotilla_client.operations import Ask, Operations, Steps, Turn
 from flotilla_client.properties import Enveloped, Properties, encode
 from flotilla_client.protocol import ACK, Reply, decode_reply, encode_reply, pack
 from flotilla_client.retry import Done
@@ -75,6 +75,59 @@ def test_who_is_told_of_what_it_has_already_tells_that_next(
     gone = {"topic": "u", "first_id": 1, "last_id": 3}
     assert ask(operations, kind("gone", details=gone)) == {"t": 3}
     assert ask(operations, {"count": 0}) == {"u": 3}
+
+
+def tell_all(operations: Operations) -> None:
+    for topic, cursor in operations.state.cursors().items():
+        assert ask(operations, {"count": 0}) == {topic: cursor}
+
+
+@pytest.mark.parametrize("kind", [Purged, Gap, Expired, Compacted])
+def test_a_broker_that_tells_of_what_it_was_told_is_told_again(
+    operations: Operations, kind: type[FlotillaError]
+) -> None:
+    tell_all(operations)
+    gone = {"topic": "u", "first_id": 1, "last_id": 3}
+    assert ask(operations, kind("gone", details=gone)) == {"t": 3}
+    assert ask(operations, {"count": 0}) == {"u": 3}
+
+
+def test_a_broker_that_brings_what_it_was_told_is_told_again(operations: Operations) -> None:
+    operations.state.raise_cursor("u", 9)
+    tell_all(operations)
+    assert ask(operations, {"topic": "u", "id": 1, "count": 9}) == {"t": 3}
+    assert ask(operations, {"count": 0}) == {"u": 9}
+
+
+def taken_up(steps: Steps[Any], recovery: str, **body: Any) -> None:
+    """Have an id taken up at a cluster that knows all of it but the acknowledgments."""
+    asked = next(steps)
+    while isinstance(asked, Turn):
+        asked = next(steps)
+    body |= {"client_id": "c", "epoch": 2, "recovery": recovery, "counters": {}}
+    body |= {"subscriptions": {"t": 0, "u": 0}, "ends": {"t": 3, "u": 3}}
+    with pytest.raises(StopIteration):
+        steps.send(Done(Reply(ACK, "r", "n", "n", 1, body), 1))
+
+
+def test_a_cluster_that_was_recovered_is_told_again_what_is_acknowledged(
+    operations: Operations,
+) -> None:
+    """A client by a name says it as it is closed, and has no other memory."""
+    operations.state.met("before")
+    tell_all(operations)
+    assert list(operations.tell()) == []
+    taken_up(operations._take_up(), "behind", settled={"t": 3, "u": 3})
+    assert isinstance(next(operations.tell()), Ask)
+
+
+def test_a_cluster_whose_data_were_put_back_is_told_again_by_who_adopts_that(
+    operations: Operations,
+) -> None:
+    operations.state.met("before")
+    tell_all(operations)
+    taken_up(operations.adopt(), "before")
+    assert isinstance(next(operations.tell()), Ask)
 
 
 @pytest.mark.parametrize(("first_id", "is_unsaid"), [(1, True), (4, False)])
