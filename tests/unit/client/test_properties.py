@@ -440,6 +440,11 @@ def test_a_delay_has_limits(deliver_after: float) -> None:
         Publication(b"x", deliver_after=deliver_after).properties  # noqa: B018
 
 
+def test_a_part_of_a_millisecond_counts_as_one() -> None:
+    own = Publication(b"x", expires=1e-6, deliver_after=0.0004).properties
+    assert (own.expires_ms, own.deliver_after_ms) == (1, 1)
+
+
 def test_a_batch_is_delayed_as_a_whole_or_refused_by_either_side() -> None:
     later, now = Publication(b"a", deliver_after=1), b"b"
     assert lane_for("t", batches_of([now, now])) == "t"

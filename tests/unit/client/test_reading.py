@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from flotilla_client import (
     operations,
     protocol,
 )
-from flotilla_client.reading import ACKS, this_thread
+from flotilla_client.reading import ACKS, Delivery, Reader, this_thread
 from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, client_of, nak, texts_of
 
@@ -247,6 +248,54 @@ def test_closing_leaves_what_another_thread_has_in_hand(node: FakeNode, tmp_path
         client.close()
     with client_of(node, tmp_path) as client:
         assert ids(client) == [(1, True)]
+
+
+def test_an_acknowledgment_is_waited_for_though_coming_back_has_made_it(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node, tmp_path) as client:
+        client.subscribe("t")
+        client.publish("t", "a")
+        state = client._session.state
+        assert client.get("t") is not None
+        assert client.get("t") is None
+        assert (state.cursor("t"), state._unwaited) == (1, 1)
+        client.acknowledge("t", 1)
+        assert state._unwaited == 0
+
+
+def test_what_a_get_has_brought_is_handed_to_nobody_behind_a_move(client: Client) -> None:
+    operations = client._session.operations
+    readers, reader = operations.readers, Reader(this_thread(), "t", "auto")
+    brought = Delivery("t", 1, (b"a", b"b", b"c"))
+    with readers.reading(reader):
+        operations._place("t", 1, 7)  # as another thread has it moved, before that is handed over
+        assert readers.hand_over(reader, brought) is None
+        handed = readers.hand_over(reader, replace(brought, placed=7))
+    assert handed is not None
+    assert handed.first_id == 2
+
+
+def test_what_a_loop_has_fetched_is_handed_to_nobody_behind_a_move(client: Client) -> None:
+    operations = client._session.operations
+    readers, reader = operations.readers, Reader(this_thread(), "t", "auto", is_loop=True)
+    with readers.reading(reader):
+        operations._place("t", 1, 7)
+        readers.fetched(reader, Delivery("t", 1, (b"a", b"b", b"c")))
+        assert readers.next_message(reader) is None
+        readers.fetched(reader, Delivery("t", 1, (b"a", b"b", b"c"), placed=7))
+        message = readers.next_message(reader)
+    assert message is not None
+    assert message.id == 2
+
+
+def test_a_loop_fetches_anew_behind_a_recovery(client: Client, node: FakeNode) -> None:
+    messages = client.messages("t", idle=0)
+    assert next(messages).id == 1
+    before = len(node.of_type(protocol.GET))
+    client._session.operations.readers.fetch_anew()
+    assert next(messages).id == 2
+    assert len(node.of_type(protocol.GET)) == before + 1
 
 
 def test_what_ack_can_be_is_said(client: Client) -> None:

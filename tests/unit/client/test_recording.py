@@ -31,7 +31,7 @@ from flotilla_client import (
     cli,
     recording,
 )
-from flotilla_client.observer import Operation
+from flotilla_client.observer import Operation, Outcome
 from flotilla_client.protocol import GET, PUT
 from flotilla_client.recording import Recorder, Recording, digests
 from flotilla_client.state import State
@@ -695,3 +695,9 @@ def test_an_observer_beside_a_recording_is_a_programmers_error(directory: Path) 
     with pytest.raises(ValueError, match="not both"):
         Client("127.0.0.1:1", observer=made, record=directory)
     made.close()
+
+
+def test_times_are_recorded_of_what_came_alone() -> None:
+    times = ((3, 100), (6, 200), (7, None), (9, 300))
+    outcome = Outcome(1, topic="t", first_id=5, publications=(b"",) * 5, timestamps=times)
+    assert recording._times(outcome) == [[5, 6, 200], [8, 9, 300]]

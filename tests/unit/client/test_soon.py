@@ -6,8 +6,11 @@ import asyncio
 import inspect
 import pickle
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,9 @@ from flotilla_client import (
     Unavailable,
     soon,
 )
-from flotilla_client.protocol import GET, PUT
+from flotilla_client.joining import Call
+from flotilla_client.protocol import GET, PUT, pack
+from flotilla_client.turns import Ticket, Turns
 from tests.unit.fake_node import FakeNode, client_of, nak
 
 COUNT = 300
@@ -153,6 +158,36 @@ def test_other_calls_between_them_keep_their_place(node: FakeNode, tmp_path: Pat
         assert delivery.publications == (b"a",)
 
 
+def test_a_call_stands_behind_all_that_have_queued_up_and_joins_the_last_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(soon, "TICKET_COUNT_MAX", 2)
+    end_ms = time.monotonic() * 1000 + PATIENCE_S * 1000
+
+    def call(topic: str, told: Callable[[], None] = lambda: None) -> Call:
+        return Call(topic, [pack([b"x"])], end_ms, told)
+
+    def publish(topic: str) -> None:
+        publisher.publish(partial(call, topic))
+
+    turns, has_turn, reads = Turns(), Ticket([call("first")]), Ticket()
+    publisher = soon.SoonPublisher(turns, lambda ticket: None, lambda: None, None, 1_000.0)
+    turns.add(has_turn)
+    for text in ("a", "b", "c"):
+        publish(text)
+    turns.add(reads)
+    publish("d")
+    joined = [[each.topic for each in ticket.joining] for ticket in turns.tickets()]
+    assert joined == [["first"], ["a", "b"], ["c"], [], ["d"]]
+    assert [each.topic for each in turns.joining()] == ["first", "a", "b", "c"]
+    publisher.begin_closing()
+    for future in tuple(publisher._futures.values()):
+        assert future.cancel()
+    for ticket in (has_turn, reads):
+        turns.pop(ticket.place)
+    publisher.finish(0.0)
+
+
 def test_several_threads_publish_soon_and_each_keeps_its_order(
     node: FakeNode, tmp_path: Path
 ) -> None:
@@ -255,6 +290,23 @@ def test_who_publishes_more_than_is_answered_waits_and_is_told(
 
 
 # --- reading --------------------------------------------------------------------------------------
+
+
+def test_what_is_answered_makes_room_for_as_much(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soon, "UNANSWERED_BYTES_MAX", 250)
+    heard(node, tmp_path / "s")
+
+    async def run() -> None:
+        async with async_client_of(node, tmp_path / "a") as client:
+            for _ in range(5):
+                await (await client.publish_soon("t", "x" * 100, timeout=LONG_S))
+
+    with client_of(node, tmp_path / "c") as client:
+        for _ in range(5):
+            client.publish_soon("t", "x" * 100, timeout=LONG_S).result(PATIENCE_S)
+    asyncio.run(run())
 
 
 def test_a_message_acknowledges_itself_and_all_before_it(node: FakeNode, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 
 from flotilla_client import (
     AlreadyReading,
+    AsyncClient,
     Client,
     FlotillaError,
     Forgotten,
+    LeaseLost,
     Unavailable,
     UnknownClient,
     Unsupported,
@@ -412,3 +415,38 @@ def test_an_adoption_ends_all_leases() -> None:
         next(session.adopt())
     assert (told, bench.items(), bench.book.is_left) == (["adopted"], [], False)
     client.close()
+
+
+class TakesOfNobody(AsyncClient):
+    """An AsyncClient whose TAKEs the bench answers: `lost` to what they say first."""
+
+    def __init__(self, bench: WorkBench, lost: Any = ()) -> None:
+        self.bench, self.lost = bench, lost
+        self.said: list[dict[str, Any]] = []
+
+    def _end_ms(self) -> float:
+        return float("inf")
+
+    async def _take(self, book: LeaseBook, *_: Any) -> None:
+        self.said.append(self.bench.take(0))
+        self.bench.answer(lost=self.lost)
+
+
+def test_a_task_hears_that_what_it_extends_is_somebody_else_s(bench: WorkBench) -> None:
+    one, two, *_ = bench.items()
+    client = TakesOfNobody(bench, lost=[[1, 1]])
+    with pytest.raises(LeaseLost, match="given it to somebody else"):
+        asyncio.run(client._extend(one, LEASE_MS))
+    asyncio.run(client._extend(two, LEASE_MS))
+    assert [said["extends"] for said in client.said] == [
+        [[1, id_, id_, LEASE_MS]] for id_ in (1, 2)
+    ]
+
+
+def test_what_a_task_has_in_hand_is_given_back_where_nobody_works_any_more(
+    bench: WorkBench,
+) -> None:
+    client = TakesOfNobody(bench)
+    asyncio.run(client._say_what_is_settled(bench.book, float("inf")))
+    assert [said["naks"] for said in client.said] == [[[1, 1, 5, 0]]]
+    assert not bench.book.is_left

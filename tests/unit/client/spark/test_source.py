@@ -6,12 +6,13 @@ import logging
 from typing import Self
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from flotilla_client.reading import Delivery
 from flotilla_client.spark import columns, source
 from flotilla_client.spark.errors import DataLost
-from flotilla_client.spark.options import TopicAt, read_options
-from flotilla_client.spark.source import IdRange, read_range
+from flotilla_client.spark.options import TopicAt, read_options, stream_options
+from flotilla_client.spark.source import IdRange, TopicStreamReader, read_range
 from tests.unit.client.spark.test_offsets import TopicInMemory
 
 
@@ -78,3 +79,20 @@ def test_a_topic_that_ends_before_the_range_is_an_error_in_any_case(
 ) -> None:
     with pytest.raises(DataLost, match="ends before 11"):
         ids_read(monkeypatch, set(), 8, 13, fails=False)
+
+
+def test_a_query_of_what_is_there_ends_where_the_topic_did_when_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = ClientInMemory([5] * 10)
+    monkeypatch.setattr(source, "_client", lambda connection: client)
+    said = {"endpoints": "127.0.0.1:1", "topic": "t", "startingOffsets": "earliest"}
+    reader = TopicStreamReader(stream_options(said), columns.SCHEMA)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    client.times += [5] * 5  # while it runs
+    first = reader.latestOffset(start, ReadMaxRows(7))
+    last = reader.latestOffset(first, ReadAllAvailable())
+    assert [each["id"] for each in (start, first, last)] == [1, 8, 11]
+    assert reader.latestOffset(last, ReadAllAvailable()) == last
+    assert reader.reportLatestOffset() == {"id": 16}

@@ -290,7 +290,9 @@ def test_while_all_are_open_pages_none_gives_way_and_who_comes_is_closed(
         for peer in pages:
             assert b"event-stream" in await peer.ask(GET % b"events")
             await peer.reader.readuntil(b"\n\n")
-        assert await (await connect()).ended()
+        another = await connect()
+        another.writer.write(GET % b"a")
+        assert await another.ended(), "it is not answered"
         for peer in pages:
             assert b"data: 1" in await peer.reader.readuntil(b"\n\n")
 

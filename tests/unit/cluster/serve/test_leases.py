@@ -304,11 +304,12 @@ def test_a_new_leader_lets_the_log_s_time_go_on_for_who_waits(bench: LeasesBench
     assert answer.body["leases"] == [[1, 1, 2]]
 
 
-def test_a_take_that_settles_and_waits_tells_both(bench: LeasesBench) -> None:
+@pytest.mark.parametrize("number", [2, None])  # None: by hand
+def test_a_take_that_settles_and_waits_tells_both(bench: LeasesBench, number: int | None) -> None:
     bench.publish()
     token = bench.take(number=1)[0].body["token"]
     before = bench.entries
-    assert bench.take(number=2, acks=[[token, 1, 3]], wait_ms=5_000) == []
+    assert bench.take(number=number, acks=[[token, 1, 3]], wait_ms=5_000) == []
     [answer] = bench.publish()
     assert (answer.body["leases"], answer.body["lost"]) == ([[2, 1, 1]], [[2, 2]])
     assert bench.entries == before + 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,16 @@ def test_when_its_rows_are_gone_nothing_of_a_topic_is_due_or_known(bench: DelayB
     bench.passing(1)
     assert (bench.store.delayed.has_work, bench.store.delayed.due_ms) == (False, delayed.NEVER)
     assert bench.store.delayed._lanes == {}
+
+
+def test_what_waits_has_its_ids_whatever_is_put_meanwhile(bench: DelayBench) -> None:
+    bench.restart(replace(LIMITS, id_max=5))
+    bench.publish(later(b"a", 100), later(b"b", 100))
+    assert bench.put(1, b"1", b"2", b"3")[0] == "ok"
+    assert bench.put(4, b"4")[0] == "too_many"
+    assert bench.one(putting(3, later(b"c", 100)))[0] == "too_many"
+    bench.passing(100)
+    assert bench.texts() == [b"1", b"2", b"3", b"a", b"b"]
 
 
 def test_a_purge_leaves_what_waits(bench: DelayBench) -> None:

@@ -11,6 +11,7 @@ import pytest
 from cluster.serve.broker import Answer
 from cluster.serve.quotas import Quotas
 from cluster.store.commands import (
+    Advance,
     Forget,
     Hear,
     Put,
@@ -130,6 +131,22 @@ def test_whatever_is_put_and_collected_the_shares_add_up_in_bounded_space(
             assert holdings.unread_bytes[owner] >= 0
     holdings.dropped("t", total)
     assert not holdings.unread_bytes
+
+
+def test_what_was_there_before_the_node_began_is_given_back_with_what_came_since(
+    bench: Bench,
+) -> None:
+    for client in ("a", "s"):
+        bench.ok(Register(client, True, None, "", client))
+    bench.ok(Subscribe("s", None, "t", None, "s"))
+    put(bench, "a", 1, 1000)
+    bench.restart()
+    assert bench.store.holdings.unread_bytes["a"] == 0
+    of_a = put(bench, "a", 2, 1000)
+    bench.ok(Advance("s", None, {"t": 1}, "s"))
+    while bench.store.collect_garbage(1):
+        pass
+    assert bench.store.holdings.unread_bytes["a"] == of_a // 2, "both stand in one span"
 
 
 # --- the leader -----------------------------------------------------------------------------------

@@ -353,6 +353,18 @@ def test_a_pattern_of_too_many_topics_is_refused_without_a_look_at_all_of_them(
     bench.store.close()
 
 
+def test_a_topic_comes_by_the_pattern_that_has_room_whatever_another_one_of_it_has(
+    bench: Bench,
+) -> None:
+    bench.ok(Register("c", True, None, "", "shop"))
+    bench.ok(follow("o.*", client="c", principal="shop", topics_max=1))
+    bench.ok(follow("*.b", client="c", principal="shop"))
+    for topic in ("o.a", "o.b"):
+        put(bench, topic)
+    assert bench.store.subscriptions("c") == {"o.a": 0, "o.b": 0}
+    assert [row["missed"] for row in bench.store.patterns.page("", "", 9)] == ["", ""]
+
+
 def test_names_that_were_looked_for_are_kept_in_bounded_number(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -652,6 +652,8 @@ def test_a_list_of_topics_has_what_one_may_see(
     monkeypatch.setattr("cluster.serve.broker.TOPICS_COUNT_MAX", 2)
     assert topics("reader") == (["b.1", "b.2"], True), "in steps"
     assert topics("stranger") == ([], False)
+    leader.user("add", "other", subscribe=["a.2", "b.1", "b.2"])
+    assert topics("other") == (["a.2", "b.1"], True), "as many as an answer has, in its first step"
 
 
 def test_another_s_client_is_refused_whatever_is_asked(leader: UsersBench) -> None:
