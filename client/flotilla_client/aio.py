@@ -32,7 +32,6 @@ from flotilla_client.batches import Publishable, publication_of
 from flotilla_client.checks import Duration
 from flotilla_client.client import (
     CLOSE_MS,
-    MESSAGES_COUNT,
     NOT_GIVEN_BACK,
     NOT_TOLD,
     STATUS_DEADLINE_MS,
@@ -919,7 +918,7 @@ class AsyncClient:
         )
 
     async def _fetch(self, loop: Loop) -> Delivery | None:
-        for steps, _ in self._session.get(loop.scope, MESSAGES_COUNT, loop.wait_ms):
+        for steps, _ in self._session.gets_of(loop):
             delivery = await self._read(steps)
             if delivery is not None:
                 return delivery

@@ -452,13 +452,18 @@ class Session:
         timeout_ms = checks.milliseconds("timeout", timeout, 1, DEADLINE_MS_MAX)
         return self._gets_within(topic, timeout_ms, max_count)
 
+    def gets_of(self, loop: Loop) -> Iterator[tuple[Steps[Delivery | None], float]]:
+        """Yield what `get` does, for a loop over messages."""
+        return self._gets(loop.scope, loop.wait_ms, MESSAGES_COUNT, in_loop=True)
+
     def _gets(
-        self, topic: str | None, wait_ms: float, max_count: int
+        self, topic: str | None, wait_ms: float, max_count: int, in_loop: bool = False
     ) -> Iterator[tuple[Steps[Delivery | None], float]]:
         until_ms = now_ms() + wait_ms
         for slice_ms in slices(wait_ms, self.deadline_ms):
             left_ms = max(0, int(until_ms - now_ms()))  # less than the slices, if one took longer
-            yield self.operations.get(topic, min(slice_ms, left_ms), max_count), DEADLINE_MS_MAX
+            steps = self.operations.get(topic, min(slice_ms, left_ms), max_count, in_loop)
+            yield steps, DEADLINE_MS_MAX
             if now_ms() >= until_ms:
                 return
 
@@ -1060,7 +1065,7 @@ class Client:
         return Messages(self, self._session.loop(topic, ack, idle_ms))
 
     def _fetch(self, loop: Loop) -> Delivery | None:
-        for steps, _ in self._session.get(loop.scope, MESSAGES_COUNT, loop.wait_ms):
+        for steps, _ in self._session.gets_of(loop):
             delivery = self._run(steps)
             if delivery is not None:
                 return delivery

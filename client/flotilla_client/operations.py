@@ -66,7 +66,7 @@ GET_SLICES_MIN: Final = 4  # in a deadline: others come to their turn; see attem
 EXPIRED_RUNS_MAX: Final = 1_000  # that one `get` or `read` passes; more with the next one
 # What this library knows that others may not: what it is sent is made for who asks.
 KNOWN: Final[Mapping[str, Any]] = {"properties": True, "expiry": True}
-KNOWN_BY_GET: Final[Mapping[str, Any]] = {**KNOWN, "runs": True}
+KNOWN_BY_LOOP: Final[Mapping[str, Any]] = {**KNOWN, "runs": True}
 # Whoever asks, whenever: what a PUT is `too_many` of (a client's topics, ids) never gets fewer.
 REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request", "too_many"})
 
@@ -613,8 +613,14 @@ class Operations:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def get(self, topic: str | None, wait_ms: int, max_count: int) -> Steps[Delivery | None]:
+    def get(
+        self, topic: str | None, wait_ms: int, max_count: int, in_loop: bool = False
+    ) -> Steps[Delivery | None]:
         """GET; nobody has it in hand before `readers` has handed it over.
+
+        `in_loop`: over messages, which a loop is given from one answer until it has all of them. So
+        it takes several runs of one, too. Who asks by hand is asked for each time: what he is given
+        is no older than his call.
 
         Who was told what is gone and comes back goes on behind it: a process that dies in between
         is told again. What has expired, or is compacted away, is passed at once: nobody waits for
@@ -624,20 +630,26 @@ class Operations:
             check_topic(topic)
         yield from self.opened()
         self.go_on_behind_what_is_gone()
-        if (next_run := self._next_run(topic, max_count)) is not None:
+        if in_loop and (next_run := self._next_run(topic, max_count)) is not None:
             return next_run
         for _ in range(EXPIRED_RUNS_MAX):
             try:
-                return (yield from self._get(topic, wait_ms, max_count))
+                return (yield from self._get(topic, wait_ms, max_count, in_loop))
             except (Expired, Compacted) as error:
                 if "last_id" in error.details:
                     self.readers.pass_over(error.details["topic"], error.details["last_id"])
         return None
 
-    def _get(self, topic: str | None, wait_ms: int, max_count: int) -> Steps[Delivery | None]:
+    def _get(
+        self, topic: str | None, wait_ms: int, max_count: int, in_loop: bool
+    ) -> Steps[Delivery | None]:
         """GET once."""
         body, told = self._position(topic)
-        body |= {"max_count": max_count, "wait_ms": wait_ms, **KNOWN_BY_GET}
+        body |= {
+            "max_count": max_count,
+            "wait_ms": wait_ms,
+            **(KNOWN_BY_LOOP if in_loop else KNOWN),
+        }
         had, patterns = ({}, {}) if topic else (self.state.cursors(), self.state.patterns())
         placed = {name: self.state.placed(name) for name in (had if topic is None else (topic,))}
         operation = self.invoke(

@@ -347,7 +347,8 @@ class Process:
         operations = self.session.operations
         me = Reader(self.owner, topic, ack)
         with operations.readers.reading(me):
-            fetched = yield operations.get(topic, wait_ms, max_count)
+            in_loop = ack == "auto"
+            fetched = yield operations.get(topic, wait_ms, max_count, in_loop)
             return operations.readers.hand_over(me, fetched)
 
     # --- what the world says --------------------------------------------------------------------

@@ -225,7 +225,7 @@ def given(steps: Any) -> Any:
 
 def first_of_runs(operations: Operations, topic: str | None = "t", max_count: int = 9) -> Any:
     """Have a GET answered with all of them; return what it gives."""
-    steps = operations.get(topic, 0, max_count)
+    steps = operations.get(topic, 0, max_count, in_loop=True)
     asked = next(steps)
     assert isinstance(asked, Ask)
     assert asked.request.body["runs"] is True
@@ -248,14 +248,14 @@ def test_several_runs_are_given_one_after_the_other_by_one_exchange(
         (6, b"6", 200, "k"),
     ]
     operations.state.raise_cursor("t", 6)
-    delivery = given(operations.get(topic, 0, 9))
+    delivery = given(operations.get(topic, 0, 9, in_loop=True))
     assert [(each.id, each.publication, each.timestamp_ms) for each in delivery] == [(9, b"9", 200)]
     assert operations.state.cursor("t") == 8
     operations.state.raise_cursor("t", 9)
-    delivery = given(operations.get(topic, 0, 9))
+    delivery = given(operations.get(topic, 0, 9, in_loop=True))
     assert [(each.id, each.timestamp_ms) for each in delivery] == [(12, 200), (13, None)]
     operations.state.raise_cursor("t", 13)
-    assert isinstance(next(operations.get(topic, 0, 9)), Ask)
+    assert isinstance(next(operations.get(topic, 0, 9, in_loop=True)), Ask)
 
     # On record it is as if each had been told of what is gone, and asked behind it.
     ends = [(one.error, one.first_id, one.last_id, one.count, one.cursor) for one in seen.outcomes]
@@ -271,6 +271,14 @@ def test_several_runs_are_given_one_after_the_other_by_one_exchange(
     assert {one.beside for one in besides} == {first.number}
     assert {one.last_id for one in besides} == {None}
     assert len({one.number for one in seen.begun}) == 6
+
+
+def test_who_asks_by_hand_is_given_nothing_older_than_his_call(operations: Operations) -> None:
+    first_of_runs(operations)
+    operations.state.raise_cursor("t", 6)
+    asked = next(operations.get("t", 0, 9))
+    assert isinstance(asked, Ask)
+    assert "runs" not in asked.request.body
 
 
 @pytest.mark.parametrize("what", ["back", "few", "moved", "unsubscribed", "anew", "tells"])
@@ -295,19 +303,19 @@ def test_whoever_is_not_where_an_answer_goes_on_asks_anew(
         assert isinstance(next(operations.tell()), Ask)
     elif what == "few":
         operations.state.raise_cursor("t", 6)
-        steps = operations.get("t", 0, 1)
+        steps = operations.get("t", 0, 1, in_loop=True)
         assert given(steps).first_id == 9
         state.raise_cursor("t", 9)
-        assert isinstance(next(operations.get("t", 0, 1)), Ask), "two follow"
+        assert isinstance(next(operations.get("t", 0, 1, in_loop=True)), Ask), "two follow"
     else:
-        assert isinstance(next(operations.get("t", 0, 9)), Ask)
+        assert isinstance(next(operations.get("t", 0, 9, in_loop=True)), Ask)
     assert not operations._behind
 
 
 def test_an_answer_of_several_runs_of_a_subscription_that_was_moved_brings_none(
     operations: Operations,
 ) -> None:
-    steps = operations.get("t", 0, 9)
+    steps = operations.get("t", 0, 9, in_loop=True)
     next(steps)
     operations.state.place("t", 1, entry=7)
     lengths, data = pack([b"x"] * 6)
