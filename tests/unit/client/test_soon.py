@@ -25,6 +25,7 @@ from flotilla_client import (
     NotDelivered,
     Overloaded,
     Unavailable,
+    aio,
     soon,
 )
 from flotilla_client.joining import Call
@@ -306,6 +307,48 @@ def test_what_is_answered_makes_room_for_as_much(
     with client_of(node, tmp_path / "c") as client:
         for _ in range(5):
             client.publish_soon("t", "x" * 100, timeout=LONG_S).result(PATIENCE_S)
+    asyncio.run(run())
+
+
+def test_who_waits_for_room_has_it_before_who_comes_when_there_is_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(soon, "UNANSWERED_COUNT_MAX", 1)
+    end_ms = time.monotonic() * 1000 + PATIENCE_S * 1000
+
+    async def run() -> None:
+        waiting, loop, order = aio._Soon(), asyncio.get_running_loop(), list[str]()
+        first = loop.create_future()
+
+        async def come(name: str) -> None:
+            await waiting.room(end_ms)
+            order.append(name)
+            waiting.begin(Call("t", [], end_ms, lambda: None), loop.create_future())
+
+        waiting.begin(Call("t", [], end_ms, lambda: None), first)
+        tasks = [asyncio.create_task(come("who waited"))]
+        await asyncio.sleep(0)
+        first.set_result(None)
+        await asyncio.sleep(0)  # there is room, and who waits has not had the time to see it
+        tasks.append(asyncio.create_task(come("who came")))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert order == ["who waited"]
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(run())
+
+
+def test_an_awaited_future_that_is_cancelled_takes_its_call_back() -> None:
+    async def run() -> None:
+        call = Call("t", [], 0.0, lambda: None)
+        future = asyncio.get_running_loop().create_future()
+        aio._Soon().begin(call, future)
+        future.cancel()
+        await asyncio.sleep(0)
+        assert call.has_left
+
     asyncio.run(run())
 
 

@@ -31,6 +31,7 @@ from flotilla_client import (
     Overloaded,
     Unavailable,
 )
+from flotilla_client import client as client_module
 from flotilla_client import producer as producer_module
 from flotilla_client.client import CLOSE_MS, WORDS_MS_MAX, now_ms
 from flotilla_client.observer import Operation, Outcome, Silent
@@ -169,6 +170,18 @@ def test_a_get_ends_within_its_wait_and_its_deadline(wait_ms: int, node: FakeNod
         assert isinstance(error, Unavailable)
         assert len(node.of_type(GET)) >= 3
         assert took_ms < DEADLINE_MS + wait_ms + SLACK_MS
+
+
+def test_a_get_waits_no_longer_in_all_though_one_of_its_slices_took_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ms, waits = 0.0, []
+    monkeypatch.setattr(client_module, "now_ms", lambda: now_ms)
+    operations = SimpleNamespace(get=lambda topic, wait_ms, count: waits.append(wait_ms))
+    session: Any = SimpleNamespace(deadline_ms=4_000, operations=operations)
+    for _ in client_module.Session._gets(session, "t", 3_000.0, 1):
+        now_ms += 1_250.0
+    assert waits == [1_000, 1_000, 500]
 
 
 def test_a_waiting_get_gives_way_within_a_quarter_of_the_deadline(node: FakeNode) -> None:

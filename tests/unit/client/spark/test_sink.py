@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flotilla_client.operations import Ask, Steps
+from flotilla_client.protocol import Request
 from flotilla_client.spark import sink
 from flotilla_client.spark.ledger import BatchLedger, RowsRecord, decode, digest
 from flotilla_client.spark.sink import _Writer
@@ -64,3 +67,28 @@ def test_a_row_over_the_bound_goes_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         writer.store([(row, digest(row))])
     writer.flush()
     assert client.requests == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("stored", "counts"), [(True, True), (False, False), (None, True)])
+def test_what_was_taken_too_long_ago_to_be_known_counts_as_kept(
+    stored: bool | None, counts: bool
+) -> None:
+    def asked(ask: Ask) -> Steps[Any]:
+        yield ask
+        body = {"duplicate": True, "stored": stored}
+        return SimpleNamespace(reply=SimpleNamespace(body=body))
+
+    def run(steps: Steps[bool]) -> bool:
+        ask = next(steps)
+        assert isinstance(ask, Ask)
+        assert ask.request.body == {"counter": 7, "count": 1}
+        with pytest.raises(StopIteration) as ended:
+            steps.send(None)
+        return bool(ended.value.value)
+
+    request = partial(Request, client_id="c")
+    operations = SimpleNamespace(
+        asked=asked, request=lambda kind, topic, body: request(kind, "", topic, body=body)
+    )
+    client: Any = SimpleNamespace(_operations=operations, _run=run)
+    assert sink._was_stored(client, "t", 7) is counts
