@@ -24,7 +24,7 @@ from cluster.node.replica import Replica
 from cluster.raft import transport
 from cluster.serve import broker, intake, leases, relays
 from cluster.serve.client_port import ClientPort, PortState
-from cluster.store import publications
+from cluster.store import patterns, publications, users
 from cluster.store.users import Users
 from flotilla_client.protocol import INTEGER_MAX, MESSAGE_BYTES_MAX, TAKE, has_wildcard
 
@@ -241,7 +241,8 @@ class Books:
 
     def _limits(self, replica: Replica, member: Member) -> Iterator[tuple[str, str]]:
         """Yield what is over its limit."""
-        led, rows, knob = member.broker, member.store._publications, self._world.knob
+        led, store, knob = member.broker, member.store, self._world.knob
+        rows = store._publications
         under_way = led._entries_waiting + len(led._operations)
         under_way += len(led._reads) + len(led._ready) + len(led._due)
         entered = [*led._authors, *(each for _, some in led._entries.values() for each in some)]
@@ -262,6 +263,10 @@ class Books:
                 knob("quota_parked_gets") or broker.BrokerLimits.parked_gets_max,
             ),
             "rows in the cache": (len(rows._cache), publications.ROWS_CACHED_MAX),
+            "names that were looked for": (len(store.patterns._found), patterns.NAMES_CACHED_MAX),
+            "answers about rights": (len(store.users._answers), users.ANSWERS_CACHED_MAX),
+            "clients that were heard": (len(led._heard), broker.HEARD_MAX),
+            "full topics to be told of": (len(led._held), broker.HELD_TOPICS_MAX),
             "relays in the intake": (replica.intake._nodes_count, intake.RELAYS_WAITING_MAX),
             "bytes of relays there": (
                 replica.intake._nodes_bytes,
