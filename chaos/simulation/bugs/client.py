@@ -83,9 +83,13 @@ def cursor_is_stored_before_the_hand_over(patches: Patches) -> None:
     """Move the cursor as soon as the answer is there."""
 
     def get(
-        client: Operations, topic: str | None, wait_ms: int, max_count: int
+        client: Operations,
+        topic: str | None,
+        wait_ms: int,
+        max_count: int,
+        in_loop: bool = False,
     ) -> Steps[Delivery | None]:
-        delivery = yield from _get(client, topic, wait_ms, max_count)
+        delivery = yield from _get(client, topic, wait_ms, max_count, in_loop)
         if delivery is not None:
             client.state.raise_cursor(delivery.topic, delivery.last_id)
         return delivery
