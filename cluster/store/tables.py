@@ -294,6 +294,9 @@ class Database:
                 raise CorruptStore(path, "the file is missing")
             _create(path, members)
         DISK.fsync_directory(path.parent)  # a killed process may have left the name unsynced
+        # Nor may what a checkpoint has written into the database and not synced pass for durable,
+        # where the log that it came from is gone by a failed sync.
+        _forget_cached(path)
         _forget_cached(side_file(path, "-wal"))
         self._connection = connect(path, WRITER_BUSY_MS_MAX)
         try:
