@@ -4,7 +4,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import evidence, operation
-from analytics.tables.tables import LETTER, Tables
+from analytics.tables.runs import LETTER
+from analytics.tables.tables import Tables
 
 
 def corrupt(tables: Tables) -> DataFrame:

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import settled
 from analytics.tables import as_of
-from analytics.tables.lives import EVER
+from analytics.tables.lives import EVER, may_have_had
 from analytics.tables.moves import moves_of, with_eras
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
@@ -70,7 +70,8 @@ def _back(tables: Tables) -> DataFrame:
 
 def _ahead(tables: Tables) -> DataFrame:
     resumed = _resumptions(tables).where(F.col("resumed")).select(*_step("cursor"))
-    lives = F.broadcast(tables.lives.select(*TIMELINE, "begun_ns", "until_ns", "start_id"))
+    of_life = ("begun_ns", "until_ns", "start_id", "fresh_ns", "over_ns")
+    lives = F.broadcast(tables.lives.select(*TIMELINE, *of_life))
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
     above = settled(
         resumed.join(lives, list(TIMELINE))
@@ -80,15 +81,18 @@ def _ahead(tables: Tables) -> DataFrame:
     # Only now the GETs: there are none of these in a clean history, or few.
     reach = F.greatest("last", "asked").alias("reach")
     gets = only(tables.gets, above, OWNER).select(
-        *OWNER, one_host(), F.col("invoke_ns").alias("then_ns"), reach
+        *OWNER,
+        one_host().alias("came_at"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("came_from_ns"),
+        F.col("end_ns").alias("came_ns"),
+        reach,
     )
-    before = F.coalesce(F.col("then_ns") < F.col("end_ns"), F.lit(True)) | (
-        F.col("at") != F.col("then_at")
-    )
+    before = (F.col("came_from_ns") < F.col("end_ns")) | (F.col("at") != F.col("came_at"))
+    had = F.when(before & may_have_had(), F.col("reach"))
     return (
-        above.join(gets.withColumnRenamed("at", "then_at"), list(OWNER), "left")
+        above.join(gets, list(OWNER), "left")
         .groupBy(*above.columns)
-        .agg(F.greatest("start_id", F.max(F.when(before, F.col("reach")))).alias("other_id"))
+        .agg(F.greatest("start_id", F.max(had)).alias("other_id"))
         .where(F.col("known") > F.col("other_id"))
         .select(
             *_evidence(

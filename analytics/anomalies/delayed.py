@@ -16,10 +16,11 @@ from analytics.tables.delays import (
     tries_of,
 )
 from analytics.tables.group_standing import controls_of, standing
-from analytics.tables.lives import EVER, FOREVER
-from analytics.tables.owed import read_of, without_given
+from analytics.tables.lives import EVER, FOREVER, may_have_had
+from analytics.tables.owed import came_of, read_of, without_given
+from analytics.tables.runs import LETTER
 from analytics.tables.suspects import OWNER, TIMELINE, TOPIC_BUCKET, only
-from analytics.tables.tables import LETTER, Tables, with_application
+from analytics.tables.tables import Tables, with_application
 
 SURELY_NS_A_MS = 990_000  # clocks of two machines may differ by a hundredth in how fast they go
 ROUNDING_NS = 2_000_000  # the log's time is told in ms, at both ends of a delay
@@ -205,8 +206,8 @@ def _lost(rows: DataFrame, id_: Column, tables: Tables, **fields: str) -> DataFr
 
 
 def _standing_since(rows: DataFrame, tables: Tables) -> DataFrame:
-    """Return (row, life) of the lives that stood when a row's publication was first tried, of
-    clients to whom it can't have come nameless.
+    """Return (row, life) of the lives that stood when a row's publication was first tried, and to
+    which it can't have come nameless.
     """
     lives = tables.lives.select(*OWNER, "at", *OF_LIFE)
     stood = F.col("sent_ns").between(F.col("begun_ns") + 1, F.col("until_ns") - 1)
@@ -215,7 +216,10 @@ def _standing_since(rows: DataFrame, tables: Tables) -> DataFrame:
         return pairs
     is_corrupt = F.col("reason").isNotNull() & (F.col("reason") != LETTER)
     unclear = tables.deliveries.where(is_corrupt | F.col("tells_of_purge"))
-    return pairs.join(settled(unclear.select(*OWNER).distinct()), list(OWNER), "leftanti")
+    came = settled(came_of(unclear).drop("first", "last").distinct())
+    came = came.withColumnsRenamed({name: f"its_{name}" for name in OWNER})
+    same = [F.col(name) == F.col(f"its_{name}") for name in OWNER]
+    return pairs.join(came, [*same, may_have_had()], "leftanti")
 
 
 def _unstored(tables: Tables) -> DataFrame:

@@ -42,6 +42,7 @@ def group_lost(tables: Tables) -> DataFrame:
         groups.withColumns({"first": above, "last": F.col("until")})
         .select(*columns)
         .unionByName(groups.where(F.col("told_id").isNotNull()).withColumns(below).select(*columns))
+        .unionByName(_given_later(tables, groups).select(*columns))
     )
     done, excused = _done(takes), _excused(tables, groups, takes)
     explained = done.select(*GROUP, "first", "last").unionByName(excused)
@@ -81,17 +82,7 @@ def _told_early(tables: Tables, groups: DataFrame, done: DataFrame) -> DataFrame
     """Return the ids (GROUP, id, `seen`) of which somebody was told that they are settled before
     each ack of them was sent: few are acknowledged at all after that.
     """
-    made = (F.col("f") == "group") & (F.col("outcome") == "ok") & (F.col("last_id") > 0)
-    told = tables.worked.where(made).join(F.broadcast(groups), list(GROUP), "leftsemi")
-    before = W.partitionBy(*GROUP, "at").orderBy("end_ns").rowsBetween(W.unboundedPreceding, -1)
-    # Of what says no more than one before it did nothing follows. A group's few, in one window.
-    told = (
-        told.select(*GROUP, one_host(), "last_id", "end_ns", operation().alias("told"))
-        .withColumn("said_id", F.max("last_id").over(before))
-        .where(F.coalesce(F.col("last_id") > F.col("said_id"), F.lit(True)))
-        .drop("said_id")
-        .withColumnsRenamed({"last_id": "told_id", "end_ns": "told_ns"})
-    )
+    told = _tellings(tables, groups)
     ranges = groups.select(*GROUP, (F.col("start") + 1).alias("low"))
     behind = (
         done.join(F.broadcast(told.join(ranges, list(GROUP))), [*GROUP, "at"])
@@ -124,6 +115,43 @@ def _told_early(tables: Tables, groups: DataFrame, done: DataFrame) -> DataFrame
         late.groupBy(*GROUP, "id")
         .agg(F.min(F.struct("told", "ack")).alias("proof"))
         .select(*GROUP, "id", F.array("proof.told.told", "proof.ack").alias("seen"))
+    )
+
+
+def _tellings(tables: Tables, groups: DataFrame) -> DataFrame:
+    """Return (GROUP, at, told_id, told_ns, told): who was told that so much is settled.
+
+    Of what says no more than one before it did nothing follows. A group's few, in one window.
+    """
+    made = (F.col("f") == "group") & (F.col("outcome") == "ok") & (F.col("last_id") > 0)
+    told = tables.worked.where(made).join(F.broadcast(groups), list(GROUP), "leftsemi")
+    before = W.partitionBy(*GROUP, "at").orderBy("end_ns").rowsBetween(W.unboundedPreceding, -1)
+    return (
+        told.select(*GROUP, one_host(), "last_id", "end_ns", operation().alias("told"))
+        .withColumn("said_id", F.max("last_id").over(before))
+        .where(F.coalesce(F.col("last_id") > F.col("said_id"), F.lit(True)))
+        .drop("said_id")
+        .withColumnsRenamed({"last_id": "told_id", "end_ns": "told_ns"})
+    )
+
+
+def _given_later(tables: Tables, groups: DataFrame) -> DataFrame:
+    """Return `groups` with runs of ids below what was to be purged, that somebody was given who
+    asked for them after somebody was told that they are settled: no purge had them by then.
+    """
+    purged = groups.where(F.col("purged_id").isNotNull())
+    told = _tellings(tables, purged).select(
+        *GROUP, "at", F.col("told_id").alias("said_id"), "told_ns"
+    )
+    given = only(tables.deliveries.where(~F.col("tells_of_purge")), purged, ("run_id", "topic"))
+    given = given.select("run_id", "topic", one_host(), "first", "last", "invoke_ns").distinct()
+    ends = ("last", "said_id", "purged_id", "until")
+    return (
+        purged.join(told, list(GROUP))
+        .join(given, ["run_id", "topic", "at"])
+        .where(F.col("invoke_ns") > F.col("told_ns"))
+        .withColumns({"first": F.greatest("first", F.col("start") + 1), "last": F.least(*ends)})
+        .where(F.col("first") <= F.col("last"))
     )
 
 
@@ -173,7 +201,8 @@ def _told_before(tables: Tables, purged: DataFrame) -> DataFrame:
 
 def _with_floors(groups: DataFrame, tables: Tables) -> DataFrame:
     """Let what a node has collected count as settled."""
-    known = groups.join(F.broadcast(tables.collected), ["run_id", "topic"], "left")
+    floors = tables.collected.where("is_plain").select("run_id", "topic", "floor")
+    known = groups.join(F.broadcast(floors), ["run_id", "topic"], "left")
     return known.withColumn("until", F.greatest("until", "floor"))
 
 

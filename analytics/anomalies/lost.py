@@ -7,12 +7,12 @@ from pyspark.sql.window import Window as W
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.group_standing import unstored_of
+from analytics.tables.group_standing import lasting, unstored_of
 from analytics.tables.lives import EVER, FOREVER
 from analytics.tables.owed import is_passed, with_cut
-from analytics.tables.runs import one_host
+from analytics.tables.runs import LETTER, one_host
 from analytics.tables.suspects import TOPIC_BUCKET, only
-from analytics.tables.tables import LETTER, Tables, seen_by
+from analytics.tables.tables import Tables, seen_by
 
 OWNER = ("run_id", "topic", "client_id")
 PRODUCER = ("run_id", "topic", "producer")
@@ -20,13 +20,14 @@ TIMELINE = ("run_id", "topic", "at")
 
 
 def lost(tables: Tables) -> DataFrame:
-    """Find what was stored while a life stood, and never given to its client.
+    """Find what was stored while a life stood, and never given to it.
 
-    By a place that is known, above the life's start: below what the life has passed (`prefix`:
-    nothing came before, `middle`), or above, once it has drained (`tail`); or at or below the start
-    (`start`). Without a place, but known to be taken: `unplaced`. `unstored`: a PUT was answered
-    "nobody subscribes" although this life stood. `unhanded`: a GET brought it, its library has
-    never handed it over, and the cursor has passed it: a run of ids, up to `other_id`.
+    By a place that is known, above the life's start: below what the life has passed, or a node has
+    collected (`prefix`: nothing came before, `middle`), or above, once it has drained (`tail`); or
+    at or below the start (`start`). Without a place, but known to be taken, and stored: `unplaced`.
+    `unstored`: a PUT was answered "nobody subscribes" although this life stood. `unhanded`: a GET
+    brought it, its library has never handed it over, and the cursor has passed it: a run of ids, up
+    to `other_id`.
     """
     return (
         _undelivered(tables)
@@ -38,8 +39,11 @@ def lost(tables: Tables) -> DataFrame:
 
 
 def _undelivered(tables: Tables) -> DataFrame:
-    passed = tables.missing.where(is_passed())
+    cleared = lasting(tables.cleared, tables).select(*tables.missing.columns)
+    passed = tables.missing.where(is_passed()).unionByName(cleared)
     tails = tables.tails.where(F.col("known_ns") < F.col("cut_ns"))
+    own = [*OWNER, "at", "begun_ns", "id"]
+    tails = tails.join(cleared.select(*own), own, "leftanti")
     word = F.when(F.col("lowest") < F.col("id"), "middle").otherwise("prefix")
     columns = (*OWNER, "bucket", "id", "made_by")
     rows = (
@@ -91,18 +95,8 @@ def _below_start(tables: Tables) -> DataFrame:
 
 
 def _unplaced(tables: Tables) -> DataFrame:
-    taken = tables.unplaced.where(F.col("taken_ns") < F.col("until_ns"))
-    # What is purged and stands nowhere may be one of those.
-    told = tables.gets.where("tells_of_purge").select(*OWNER).distinct()
-    taken = taken.join(F.broadcast(told), list(OWNER), "leftanti")
-    later = only(tables.places, taken, PRODUCER).select(*PRODUCER, "shift", "first", "last")
-    following = F.greatest("first", F.col("counter") + 1 - F.col("shift"))
-    passed = (
-        taken.join(later, list(PRODUCER))
-        .where(F.col("last") + F.col("shift") > F.col("counter"))
-        .where(following <= F.col("passed"))
-    )
-    with_drain = taken.where(F.col("drained_ns").isNotNull())
+    passed = tables.unplaced.where(F.col("later_id") <= F.col("passed"))
+    with_drain = tables.unplaced.where(F.col("is_here") & F.col("drained_ns").isNotNull())
     drained = with_cut(with_drain, tables.puts, tables.gets, tables.asides).where(
         F.col("taken_ns") < F.col("cut_ns")
     )

@@ -5,8 +5,9 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
-from analytics.common.table_store import few, is_never_any, settled
+from analytics.common.table_store import few, is_never_any, none_of, settled
 from analytics.tables import as_of
+from analytics.tables.groups import letters_of
 from analytics.tables.order import extents_of, with_first_try
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import PRODUCER, TIMELINE, TOPIC_BUCKET, only
@@ -20,9 +21,9 @@ def realtime_order(tables: Tables) -> DataFrame:
     """Find publications at an id that their topic was known to have reached before they were tried.
 
     One row a publication: its `id`, and as `other_id` what was known first of those at or above it.
-    Or at one that is said to have a smaller time than somebody was told by then, of any topic: no
-    `other_id`. A publication counts as sent when it was first tried: an earlier try may have stored
-    it. Clocks are compared, so only on one host.
+    Or at one that is said to have a smaller time than somebody was told by then, of any topic, or,
+    of a dead letter, than what it is of: no `other_id`. A publication counts as sent when it was
+    first tried: an earlier try may have stored it. Clocks are compared, so only on one host.
     """
     late = seen_by(tables.late, tables, "id", "counter", "sighting").select(
         *evidence(
@@ -37,7 +38,7 @@ def realtime_order(tables: Tables) -> DataFrame:
             ),
         )
     )
-    others = _behind_the_clock(tables)
+    others = _behind_the_clock(tables).unionByName(_older_letters(tables))
     if not is_never_any(tables.arrivals):  # a publication is late once: by its id, or by its time
         both = _arrived_late(tables).unionByName(others)
         row = F.max_by(F.struct(*both.columns), F.coalesce("other_id", F.lit(0))).alias("row")
@@ -76,6 +77,37 @@ def _arrived_late(tables: Tables) -> DataFrame:
             producer=F.col("producer"),
             counter=F.col("counter"),
             operations=F.array(operation("mark.process", "mark.op_id"), "seen"),
+        )
+    )
+
+
+def _older_letters(tables: Tables) -> DataFrame:
+    """Find dead letters that are said to have a smaller time than what they are of."""
+    if is_never_any(tables.told):
+        return none_of(tables.told.select(*evidence(run_id=F.col("run_id"))))
+    letters = letters_of(tables.told, tables.worked)
+    times = settled(times_of(runs_of(tables.told)))
+    its = times.select(*TOPIC, "id", F.col("most").alias("its"))
+    own = times.select(
+        *("run_id", F.col("topic").alias("stands_in"), F.col("id").alias("stands_at"), "least")
+    )
+    older = (
+        letters.select(*TOPIC, "id", "stands_in", "stands_at")
+        .distinct()
+        .join(its, [*TOPIC, "id"])
+        .join(own, ["run_id", "stands_in", "stands_at"])
+        .where(F.col("least.at_ms") < F.col("its.at_ms"))
+        .groupBy("run_id", "stands_in", "stands_at")
+        .agg(F.max(F.struct("its", "least")).alias("proof"))
+    )
+    times_ms = (F.col(f"proof.{name}.at_ms").cast("string") for name in ("its", "least"))
+    return older.select(
+        *evidence(
+            run_id=F.col("run_id"),
+            topic=F.col("stands_in"),
+            id=F.col("stands_at"),
+            detail=F.concat_ws(" ", F.lit("clock"), *times_ms),
+            operations=F.array("proof.its.seen", "proof.least.seen"),
         )
     )
 

@@ -8,7 +8,7 @@ from analytics.common.table_store import is_never_any, settled
 from analytics.tables import as_of
 from analytics.tables.following import known_of, silent_of
 from analytics.tables.idle import idle_of
-from analytics.tables.lives import FOREVER
+from analytics.tables.lives import FOREVER, with_gone
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
@@ -100,23 +100,13 @@ def _above_starts(behind: DataFrame, acts: DataFrame) -> DataFrame:
     """
     if is_never_any(behind):
         return behind.drop("end_ns")
-    starts = acts.where(F.col("f") == "sub").select(
+    starts = with_gone(acts.where(F.col("f") == "sub"), acts).select(
         *(F.col(name).alias(f"sub_{name}") for name in ("run_id", "client_id", "topic")),
         F.col("at").alias("sub_at"),
         F.col("from_ns").alias("sub_ns"),
         "latest_ns",
         F.when(F.col("outcome") == "ok", F.col("start_id")).alias("start_id"),
-    )
-    left = acts.where((F.col("f") == "unsub") & (F.col("outcome") == "ok")).select(
-        *(F.col(name).alias(f"sub_{name}") for name in ("run_id", "client_id", "topic")),
-        *(F.col("at").alias("sub_at"), F.col("from_ns").alias("left_ns")),
-        F.col("end_ns").alias("gone_ns"),
-    )
-    ended = F.min(F.when(F.col("left_ns") > F.col("latest_ns"), F.col("gone_ns")))
-    starts = (
-        starts.join(left, ["sub_run_id", "sub_client_id", "sub_topic", "sub_at"], "left")
-        .groupBy(*starts.columns)
-        .agg(ended.alias("gone_ns"))
+        "gone_ns",
     )
     same = [F.col(name) == F.col(f"sub_{name}") for name in ("run_id", "client_id", "topic")]
     elsewhere = F.col("sub_at") != F.col("at")

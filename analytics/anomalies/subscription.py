@@ -20,7 +20,8 @@ from analytics.tables.following import (
     silent_of,
 )
 from analytics.tables.group_standing import of_groups
-from analytics.tables.lives import EVER, FOREVER
+from analytics.tables.lives import EVER, FOREVER, may_have_had
+from analytics.tables.owed import came_of
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables
@@ -33,10 +34,10 @@ def subscription(tables: Tables) -> DataFrame:
     """Find answers that contradict what the client had subscribed to, or had asked for.
 
     `forgotten`: a SUB was answered as a new one though a life stood. `kept`: one that was sent once
-    resumed though its client surely had none. `denied`: a GET failed for
-    want of a subscription though one stood. `unsubscribed`: a GET was answered though its client
-    surely had none. `topic`: asked for one topic (the row's), answered with another one. `limit`:
-    an answer brought more than it was asked for.
+    resumed though its client surely had none. `denied`: a GET failed for want of a subscription
+    though one stood; of any topic, though one of each did. `unsubscribed`: a GET was answered
+    though its client surely had none. `topic`: asked for one topic (the row's), answered with
+    another one. `limit`: an answer brought more than it was asked for.
     """
     news = (F.col("f") == "sub") & (F.col("outcome") == "ok") & ~F.col("resumed")
     forgotten = _during_lives(tables.controls.where(news), tables, "forgotten")
@@ -47,6 +48,7 @@ def subscription(tables: Tables) -> DataFrame:
     excessive = tables.gets.where("is_excessive").select(*_evidence("limit"))
     return (
         forgotten.unionByName(denied)
+        .unionByName(_denied_all(tables))
         .unionByName(_kept(tables))
         .unionByName(_unsubscribed(tables))
         .unionByName(other)
@@ -63,6 +65,37 @@ def _during_lives(operations: DataFrame, tables: Tables, word: str) -> DataFrame
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
     lives = tables.lives.select(*HOME, "begun_ns", "until_ns", "made_by")
     return own.join(F.broadcast(lives), list(HOME)).where(stood).select(*_evidence(word, "made_by"))
+
+
+def _denied_all(tables: Tables) -> DataFrame:
+    """Return the evidence of GETs of any topic that were told that there is no subscription, though
+    a life stood of each topic that their client can have asked for.
+    """
+    is_any = F.coalesce("topic", F.lit("")) == ""
+    own = (*KEY, "client_id", one_host(), "invoke_ns", "end_ns")
+    gets = few(tables.gets.where(F.col("is_denied") & is_any).select(*own))
+    gets = gets.join(F.broadcast(tables.applications), "run_id", "leftanti")
+    if is_never_any(gets):
+        return gets.withColumn("topic", F.lit("")).select(*_evidence("denied"))
+    subs = tables.acts.where((F.col("f") == "sub") & ~F.col("topic").rlike(WILD)).select(
+        "run_id", "client_id", "topic", F.col("at").alias("sub_at"), "from_ns"
+    )
+    may_know = (F.col("sub_at") != F.col("at")) | (F.col("from_ns") < F.col("end_ns"))
+    asked = gets.join(subs, ["run_id", "client_id"]).where(may_know)
+    lives = tables.lives.select(*HOME, "begun_ns", "until_ns")
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    return (
+        asked.select(*gets.columns, "topic")
+        .distinct()
+        .join(F.broadcast(lives), list(HOME), "left")
+        .groupBy(*gets.columns, "topic")
+        .agg(F.max(F.coalesce(stood, F.lit(False))).alias("stood"))
+        .groupBy(*gets.columns)
+        .agg(F.bool_and("stood").alias("all_stood"))
+        .where("all_stood")
+        .withColumn("topic", F.lit(""))
+        .select(*_evidence("denied"))
+    )
 
 
 def _kept(tables: Tables) -> DataFrame:
@@ -290,17 +323,17 @@ def _unheard(followed: DataFrame, tables: Tables) -> DataFrame:
 
 
 def _begun_above(followed: DataFrame, fresh: DataFrame, tables: Tables) -> DataFrame:
-    """Return the SUBs that a pattern brought, and that begin above what was put since, and their
-    client never got.
+    """Return the SUBs that a pattern brought, and that begin above what was put since, and was
+    never given to that reading.
     """
     brought = (F.col("f") == "sub") & (F.col("outcome") == "ok") & F.col("resumed")
     subs = tables.controls.where(brought & F.col("start_id").isNotNull()).select(
         *(*KEY, "client_id", "topic", "start_id", "invoke_ns", "end_ns"), one_host()
     )
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
-    lives = followed.select(*DURING, "until_ns")
+    lives = followed.select(*DURING, "until_ns", "fresh_ns", "over_ns")
     heard = few(subs.join(F.broadcast(lives), [*OWNER, "at"]).where(stood))
-    keys = (*OWNER, "process", "op_id")
+    keys = (*DURING, "process", "op_id")
     wanted = (
         fresh.select(*DURING, "first", "last")
         .join(F.broadcast(heard.select(*DURING, *KEY[1:], "start_id")), list(DURING))
@@ -308,8 +341,9 @@ def _begun_above(followed: DataFrame, fresh: DataFrame, tables: Tables) -> DataF
         .where(F.col("first") <= F.col("last"))
         .select(*keys, "first", "last")
     )
-    came = only(tables.deliveries, heard, OWNER).select(*OWNER, "first", "last")
-    cover = came.join(F.broadcast(heard.select(*keys)), list(OWNER)).select(*keys, "first", "last")
+    own = F.broadcast(heard.select(*keys, "fresh_ns", "over_ns"))
+    came = came_of(only(tables.deliveries, heard, OWNER)).join(own, list(OWNER))
+    cover = came.where(may_have_had()).select(*keys, "first", "last")
     lacking = intervals.uncovered(
         settled(intervals.split(wanted)), settled(intervals.split(cover)), keys
     )

@@ -5,8 +5,8 @@ from pyspark.sql import functions as F
 
 from analytics.common.schema import evidence
 from analytics.tables.batches import PAIR
-from analytics.tables.lives import HOME
-from analytics.tables.owed import with_cut, with_known
+from analytics.tables.lives import HOME, may_have_had
+from analytics.tables.owed import came_of, with_cut, with_known
 from analytics.tables.suspects import OWNER, only
 from analytics.tables.tables import Tables, seen_by
 
@@ -45,19 +45,17 @@ def _half(tables: Tables) -> DataFrame:
     """
     inside = (F.col("since_ns") <= F.col("invoke_ns")) & (F.col("end_ns") <= F.col("until_ns"))
     rows = (
-        tables.alone.join(F.broadcast(tables.lives), list(HOME))
+        tables.alone.join(F.broadcast(tables.lives), [*HOME, "begun_ns"])
         .where(inside)
         .withColumn("near_id", F.col("id") + F.col("counter") - F.col("given_counter"))
         .where(F.col("near_id") > F.col("start_id"))
         .drop("invoke_ns", "end_ns", "since_ns")
     )
-    nameless = only(tables.deliveries.where(F.col("producer").isNull()), rows, OWNER).select(
-        *(F.col(name).alias(f"unread_{name}") for name in OWNER), "first", "last"
-    )
+    nameless = came_of(only(tables.deliveries.where(F.col("producer").isNull()), rows, OWNER))
+    nameless = nameless.withColumnsRenamed({name: f"unread_{name}" for name in OWNER})
     same = [F.col(name) == F.col(f"unread_{name}") for name in OWNER]
-    rows = rows.join(
-        nameless, [*same, F.col("near_id").between(F.col("first"), F.col("last"))], "leftanti"
-    )
+    is_there = F.col("near_id").between(F.col("first"), F.col("last")) & may_have_had()
+    rows = rows.join(nameless, [*same, is_there], "leftanti")
     is_passed = F.coalesce(F.col("near_id") <= F.col("passed"), F.lit(False))
     drained = rows.where(~is_passed & F.col("drained_ns").isNotNull())
     cut = with_cut(drained, tables.puts, tables.gets, tables.asides)

@@ -7,7 +7,7 @@ elsewhere each batch was acknowledged as one, and given as one.
 standing  the places of batches' topics in the buckets in doubt, and in those beside them
 bound     bound pairs of counters, named by the lower one (`PAIR`), of which one is in `standing`
 apart     those that have places (`id`, `other_id`), and no two that are neighbours
-alone     of a bound pair, what a client was given, and the other one that it never was
+alone     of a bound pair, what a life was given, and the other one that it never was
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import KEY, operation
 from analytics.common.table_store import is_never_any
-from analytics.tables.lives import EVER
+from analytics.tables.lives import EVER, HOME, may_have_had
 from analytics.tables.runs import acknowledged_runs, counters_of_places, counters_of_puts, one_host
 from analytics.tables.suspects import OWNER, PRODUCER, TOPIC, TOPIC_BUCKET, Doubts, only
 
@@ -91,18 +91,23 @@ def apart_of(bound: DataFrame, standing: DataFrame, puts: DataFrame) -> DataFram
     return apart.join(whole, [*same, holds], "leftanti")
 
 
-def alone_of(bound: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return what a client was given of a bound pair, of which it was never given the other one:
-    (home, producer, id, given_counter, counter, invoke_ns, end_ns, get).
+def alone_of(bound: DataFrame, deliveries: DataFrame, lives: DataFrame) -> DataFrame:
+    """Return what a life was given of a bound pair, of which it was never given the other one:
+    (home, begun_ns, producer, id, given_counter, counter, invoke_ns, end_ns, get).
     """
     given = counters_of_places(
-        deliveries.where(F.col("producer").isNotNull()),
-        *(*KEY[1:], "client_id", "invoke_ns", "end_ns", "host"),
-    )
+        deliveries.where(F.col("producer").isNotNull()).withColumns(
+            {"came_at": one_host(), "came_from_ns": F.coalesce("invoke_ns", F.lit(EVER))}
+        ),
+        *(*KEY[1:], "client_id", "came_at", "came_from_ns"),
+        "end_ns",
+    ).withColumnRenamed("end_ns", "came_ns")
     keyed = bound.withColumn("bucket", intervals.bucket_of(F.col("counter")))
     beside = keyed.withColumn("bucket", intervals.bucket_of(F.col("counter") + 1))
     given = only(given, keyed.unionByName(beside), (*PRODUCER, "bucket"))
-    owner = (*OWNER, "producer")
+    readings = F.broadcast(lives.select(*HOME, "begun_ns", "fresh_ns", "over_ns"))
+    given = given.join(readings, list(OWNER)).where(may_have_had())
+    owner = (*HOME, "begun_ns", "producer")
     runs = intervals.merged(given.select(*owner, "bucket", "first", "last"), owner)
     edge = F.explode(
         F.array(
@@ -126,10 +131,11 @@ def alone_of(bound: DataFrame, deliveries: DataFrame) -> DataFrame:
     return (
         lacked.join(given, [*owner, "bucket"])
         .where(F.col("given_counter").between(F.col("first"), F.col("last")))
+        .where(F.col("came_at") == F.col("at"))
         .select(
-            *(*owner, "given_counter", "counter", "end_ns"),
-            one_host(),
-            F.coalesce("invoke_ns", F.lit(EVER)).alias("invoke_ns"),
+            *(*owner, "given_counter", "counter"),
+            F.col("came_ns").alias("end_ns"),
+            F.col("came_from_ns").alias("invoke_ns"),
             (F.col("given_counter") - F.col("shift")).alias("id"),
             operation().alias("get"),
         )

@@ -5,12 +5,14 @@ from pyspark.sql import functions as F
 
 from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.tables.groups import GROUP, every_take_of
-from analytics.tables.lives import EVER
-from analytics.tables.runs import one_host
+from analytics.tables.lives import EVER, may_have_had
+from analytics.tables.owed import came_of
+from analytics.tables.runs import LETTER, one_host
 from analytics.tables.suspects import only
-from analytics.tables.tables import LETTER, Tables
+from analytics.tables.tables import Tables
 
 TOPIC = ("run_id", "topic")
+OF_LIFE = ("since_ns", "until_ns", "fresh_ns", "over_ns")
 LIFE = ("run_id", "client_id", "topic", "at", "begun_ns")
 
 
@@ -27,9 +29,7 @@ def read_of(groups: DataFrame, tables: Tables) -> DataFrame:
     )
     stood = settled(
         named.join(
-            lives.select(
-                "run_id", "letters_in", "client_id", "at", *LIFE[4:], "since_ns", "until_ns"
-            ),
+            lives.select("run_id", "letters_in", "client_id", "at", *LIFE[4:], *OF_LIFE),
             ["run_id", "letters_in", "at"],
         )
         .where(F.col("begun_ns") < F.col("made_ns"))
@@ -38,7 +38,9 @@ def read_of(groups: DataFrame, tables: Tables) -> DataFrame:
     )
     owner = ("run_id", "client_id", "topic")
     bad = tables.deliveries.where(F.col("reason").isNotNull() & (F.col("reason") != LETTER))
-    unclear = only(bad, stood, owner).select(*owner).distinct()
+    unclear = came_of(only(bad, stood, owner)).drop("first", "last").distinct()
+    unclear = unclear.withColumnsRenamed({name: f"its_{name}" for name in owner})
+    same = [F.col(name) == F.col(f"its_{name}") for name in owner]
     nothing = F.col("last").isNull() & F.col("sent_id").isNull() & F.col("asked_topic").isNull()
     empty = only(tables.gets.where((F.col("outcome") == "ok") & nothing), stood, owner).select(
         *owner, one_host(), "invoke_ns", "end_ns"
@@ -47,7 +49,7 @@ def read_of(groups: DataFrame, tables: Tables) -> DataFrame:
         F.col("end_ns") <= F.col("until_ns")
     )
     read = (
-        stood.join(unclear, list(owner), "leftanti")
+        stood.join(unclear, [*same, may_have_had()], "leftanti")
         .join(empty, [*owner, "at"])
         .where(inside & (F.col("invoke_ns") > F.col("told_ns")))
         .select("run_id", "of_topic", "group", "topics", "topic")

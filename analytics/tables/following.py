@@ -3,7 +3,8 @@
 followed   one row a topic and a life of a subscription to a pattern that has it (`pattern`)
 fresh      what has surely been stored since such a life began, as runs of ids: by PUTs, …
 silent     GETs of any topic that were told nothing, during a life, with the highest id that was
-           marked before (`mark`) and above all that their client can have had of the topic
+           marked before (`mark`) and above all that their client can have had of the topic in that
+           reading
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 from analytics.common.schema import KEY, LANE
 from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables import as_of
-from analytics.tables.lives import EVER
+from analytics.tables.lives import EVER, FOREVER, may_have_had, with_gone
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
 
@@ -53,23 +54,37 @@ def followed_of(
 ) -> DataFrame:
     """Return `followed`: as `lives`, with `pattern`.
 
-    None of an application's record, of a client that was told that there is no room, or that has
-    left the topic or begun it elsewhere.
+    None of an application's record, of a life that was told that there is no room, or in which its
+    client may have left the topic or begun it elsewhere.
     """
     patterns = few(lives.where(F.col("topic").rlike(WILD)))
     if is_never_any(patterns):
         return patterns.withColumn("pattern", F.col("topic"))
-    full = gets.where("is_full").select("run_id", "client_id").distinct()
-    left = acts.where((F.col("f") == "unsub") | F.col("start").isNotNull()).select(*OWNER)
+    full = gets.where("is_full").select(
+        F.col("run_id").alias("full_run_id"),
+        F.col("client_id").alias("full_client_id"),
+        one_host().alias("came_at"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("came_from_ns"),
+        F.col("end_ns").alias("came_ns"),
+    )
+    is_its = [F.col(name) == F.col(f"full_{name}") for name in ("run_id", "client_id")]
+    left = acts.where((F.col("f") == "unsub") | F.col("start").isNotNull()).select(
+        *(F.col(name).alias(f"left_{name}") for name in (*OWNER, "at", "from_ns", "latest_ns"))
+    )
+    same = [F.col(name) == F.col(f"left_{name}") for name in OWNER]
+    in_it = (F.col("left_from_ns") < F.col("until_ns")) & (
+        F.col("left_latest_ns") > F.col("begun_ns")
+    )
+    may_have_left = (F.col("left_at") != F.col("at")) | in_it
     topics = puts.where(F.col("outcome") != "fail").select("run_id", base_topic()).distinct()
     topics = topics.unionByName(letter_topics).distinct()
     return few(
         patterns.withColumnRenamed("topic", "pattern")
         .join(applications, "run_id", "leftanti")
-        .join(full, ["run_id", "client_id"], "leftanti")
+        .join(full, [*is_its, may_have_had()], "leftanti")
         .join(topics, "run_id")
         .where(has(F.col("pattern"), F.col("topic")))
-        .join(left, list(OWNER), "leftanti")
+        .join(left, [*same, may_have_left], "leftanti")
     )
 
 
@@ -149,16 +164,28 @@ def silent_of(
     behind = few(as_of.overtaken(asks, marks, keys))
     had = F.greatest("last", "asked").alias("had")
     visits = only(gets, behind, OWNER).select(
-        *OWNER, one_host(), F.coalesce("invoke_ns", F.lit(EVER)).alias("from_ns"), had
+        *OWNER,
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("came_from_ns"),
+        one_host().alias("came_at"),
+        F.col("end_ns").alias("came_ns"),
+        had,
     )
+    visits = visits.withColumnsRenamed({name: f"its_{name}" for name in OWNER})
     is_sure = F.col("outcome") == "ok"
-    subs = only(acts.where(F.col("f") == "sub"), behind, OWNER).select(
-        *OWNER, "at", "from_ns", F.when(is_sure, F.coalesce("start_id", F.lit(0))).alias("had")
+    made = only(acts.where(F.col("f") == "sub"), behind, OWNER)
+    subs = with_gone(made, acts).select(
+        *(F.col(name).alias(f"its_{name}") for name in (*OWNER, "at", "from_ns")),
+        F.when(is_sure, F.coalesce("start_id", F.lit(0))).alias("had"),
+        "gone_ns",
     )
-    both = visits.where(F.col("had").isNotNull()).unionByName(subs)
-    others = both.withColumnsRenamed({name: f"its_{name}" for name in (*OWNER, "at")})
     same = [F.col(name) == F.col(f"its_{name}") for name in OWNER]
-    may_precede = (F.col("its_at") != F.col("at")) | (F.col("from_ns") < F.col("end_ns"))
-    # Of a SUB without an answer nobody knows where it began.
-    had_it = F.col("had").isNull() | (F.col("had") >= F.col("mark.value"))
-    return settled(behind.join(others, [*same, may_precede, had_it], "leftanti"))
+    is_away = F.col("came_at") != F.col("at")
+    may_precede = is_away | (F.col("came_from_ns") < F.col("end_ns"))
+    had_it = F.col("had") >= F.col("mark.value")
+    unread = behind.join(visits, [*same, may_precede & may_have_had(), had_it], "leftanti")
+    # Of a SUB without an answer nobody knows where it began. What has surely ended begins nothing.
+    is_there = F.coalesce("gone_ns", F.lit(FOREVER)) >= F.col("t_ns")
+    may_stand = (F.col("its_from_ns") < F.col("end_ns")) & is_there
+    may_stand = (F.col("its_at") != F.col("at")) | may_stand
+    begun_above = F.col("had").isNull() | had_it
+    return settled(unread.join(subs, [*same, may_stand, begun_above], "leftanti"))

@@ -245,34 +245,50 @@ def _with_drains(lived: DataFrame, drained: DataFrame) -> DataFrame:
 
 
 def collected_of(truth: DataFrame, asides: DataFrame, expiring: DataFrame) -> DataFrame:
-    """Return (run_id, topic, floor): up to where a node has collected a topic of which nothing is
-    purged, dropped, or expires.
+    """Return (run_id, topic, purged_id, floor, is_plain): up to where a node has collected a topic,
+    above what was to be purged of it, or dropped. `is_plain`: nothing was, and nothing expires.
+
+    Not those that are compacted: below their floor some are left.
     """
-    purged = asides.where(F.col("f").isin(*PURGES)).select("run_id", "topic")
-    gone = purged.unionByName(expiring.select("run_id", "topic")).distinct()
-    return settled(
-        truth.where(F.col("kind") == "topic")
-        .join(F.broadcast(gone), ["run_id", "topic"], "leftanti")
-        .groupBy("run_id", "topic")
-        .agg(F.max("floor_id").alias("floor"))
+    topic = ["run_id", "topic"]
+    purged = (
+        asides.where(F.col("f").isin(*PURGES))
+        .groupBy(*topic)
+        .agg(F.max("last_id").alias("purged_id"))
     )
+    floors = (
+        truth.where(F.col("kind") == "topic")
+        .groupBy(*topic)
+        .agg(F.max("floor_id").alias("floor"))
+        .join(F.broadcast(purged), topic, "left")
+        .join(F.broadcast(expiring.select(*topic, "is_compacted")), topic, "left")
+    )
+    plain = F.col("purged_id").isNull() & F.col("is_compacted").isNull()
+    named = floors.withColumns(
+        {"is_plain": plain, "purged_id": F.coalesce("purged_id", F.lit(0).cast("bigint"))}
+    )
+    above = F.col("floor") > F.col("purged_id")
+    kept = named.where(above & ~F.coalesce("is_compacted", F.lit(False)))
+    return settled(kept.drop("is_compacted"))
 
 
 def with_floors(lives: DataFrame, floors: DataFrame) -> DataFrame:
-    """Return `lives`; one without an end has passed what was `collected_of` its topic as well."""
+    """Return `lives`; one without an end has passed what was `collected_of` its topic as well, if
+    that is plain.
+    """
     if is_never_any(floors):
         return lives
+    floors = floors.where("is_plain")
     floor = F.when((F.col("until_ns") == FOREVER) & (F.col("floor") > 0), F.col("floor"))
     known = lives.join(F.broadcast(floors), ["run_id", "topic"], "left")
     return known.withColumn("passed", F.greatest("passed", floor)).select(*lives.columns)
 
 
-def absences_of(acts: DataFrame, spans: DataFrame) -> DataFrame:
-    """Return `absences`. `spans`: from when to when each session asked.
+def with_gone(subs: DataFrame, acts: DataFrame) -> DataFrame:
+    """Add `gone_ns` to `subs` of `acts`: since when what each made has surely ended; null: never.
 
     A SUB may stand from its invoke until an UNSUB that was sent after its latest was answered.
     """
-    subs = acts.where(F.col("f") == "sub")
     gone = acts.where((F.col("f") == "unsub") & (F.col("outcome") == "ok")).select(
         *HOME, F.col("from_ns").alias("gone_from_ns"), F.col("end_ns").alias("gone_ns")
     )
@@ -282,7 +298,13 @@ def absences_of(acts: DataFrame, spans: DataFrame) -> DataFrame:
         .groupBy(*KEY)
         .agg(F.min("gone_ns").alias("gone_ns"))
     )
-    standing = subs.join(ended, list(KEY), "left").select(
+    return subs.join(ended, list(KEY), "left")
+
+
+def absences_of(acts: DataFrame, spans: DataFrame) -> DataFrame:
+    """Return `absences`. `spans`: from when to when each session asked."""
+    subs = acts.where(F.col("f") == "sub")
+    standing = with_gone(subs, acts).select(
         *HOME, "from_ns", F.coalesce("gone_ns", F.lit(FOREVER)).alias("to_ns")
     )
     before = W.partitionBy(*HOME).orderBy("from_ns").rowsBetween(W.unboundedPreceding, -1)

@@ -5,8 +5,11 @@ missing   ids, known to stand above a life's start, that its client was never gi
 tails     those that the life has not passed: with `known_ns` and `cut_ns`
 below     publications at or below a life's start that were first tried after it had begun, and
           that its client was never given: with `known_ns`
-unplaced  publications first tried while a life stood, not known to stand anywhere, but known to be
-          taken: with `taken_ns`
+unplaced  publications not known to stand anywhere, but known to be taken, and stored, for some life
+          stood meanwhile: with the lives that are owed them, as they stood so, or a lower counter
+          of the producer stands at or above their start
+cleared   ids, known to stand above what a life has passed, that it was never given, and that a node
+          has collected, above what was purged of the topic. They may have expired
 """
 
 from typing import Final
@@ -16,9 +19,9 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.lives import EVER, HOME, may_have_had
+from analytics.tables.lives import EVER, FOREVER, HOME, may_have_had
 from analytics.tables.order import with_first_try
-from analytics.tables.runs import acknowledged_runs, counters_of_places, one_host
+from analytics.tables.runs import LETTER, acknowledged_runs, counters_of_places, one_host
 from analytics.tables.suspects import (
     OWNER,
     PRODUCER,
@@ -56,7 +59,7 @@ def missing_of(watches: DataFrame, places: DataFrame, deliveries: DataFrame) -> 
         )
         .where(F.col("first") <= F.col("last"))
     )
-    came = only(intervals.split(_came(deliveries)), watches, SHARE)
+    came = only(intervals.split(came_of(deliveries)), watches, SHARE)
     readings = watches.select(*READING, "bucket", "fresh_ns", "over_ns").distinct()
     cover = (
         came.join(readings, list(SHARE))
@@ -68,7 +71,8 @@ def missing_of(watches: DataFrame, places: DataFrame, deliveries: DataFrame) -> 
     )
 
 
-def _came(deliveries: DataFrame) -> DataFrame:
+def came_of(deliveries: DataFrame) -> DataFrame:
+    """Return what came to clients, as runs of ids, and when and where: `may_have_had`."""
     return deliveries.select(
         *OWNER,
         *("first", "last"),
@@ -155,9 +159,9 @@ def unsaid_of(puts: DataFrame, applications: DataFrame, lives: DataFrame) -> Dat
     )
 
 
-def nowhere_of(tries: DataFrame, puts: DataFrame, places: DataFrame, lives: DataFrame) -> DataFrame:
-    """Return the publications of `tries` (`unsaid_of`) that were first tried while a life stood,
-    and stand nowhere: the columns of a life, producer, counter, tried_ns.
+def nowhere_of(tries: DataFrame, puts: DataFrame, places: DataFrame) -> DataFrame:
+    """Return the publications of `tries` (`unsaid_of`) that stand nowhere: PRODUCER, counter, at,
+    tried_ns.
     """
     counters = F.explode(F.sequence("first_counter", "last_counter")).alias("counter")
     rows = tries.where(F.col("first_counter") <= F.col("last_counter")).select(*PRODUCER, counters)
@@ -165,12 +169,88 @@ def nowhere_of(tries: DataFrame, puts: DataFrame, places: DataFrame, lives: Data
     where = (*PRODUCER, "bucket")
     near = only(counters_of_places(places), rows, where).select(*where, "first", "last")
     placed = intervals.exploded(near, "counter")
-    tried = with_first_try(
+    return with_first_try(
         rows.join(placed, [*PRODUCER, "counter"], "leftanti").drop("bucket"), puts
     )
-    return tried.join(F.broadcast(lives.select(*LIFE)), list(TIMELINE)).where(
-        F.col("tried_ns").between(F.col("begun_ns") + 1, F.col("until_ns") - 1)
+
+
+def unplaced_of(
+    nowhere: DataFrame, puts: DataFrame, deliveries: DataFrame, places: DataFrame, lives: DataFrame
+) -> DataFrame:
+    """Return `unplaced`: the columns of a life, producer, counter, `taken_ns`, `later_id`, the
+    lowest place of a later counter of the producer, and `is_here`: whether that was on its host.
+    """
+    taken = settled(with_taken(nowhere, puts, deliveries))
+    own = F.broadcast(lives.select(*LIFE))
+    stood = F.col("tried_ns").between(F.col("begun_ns") + 1, F.col("until_ns") - 1)
+    stood = stood & (F.col("taken_ns") < F.col("until_ns"))
+    stored = settled(taken.join(own, list(TIMELINE)).where(stood).select(*taken.columns).distinct())
+    near = only(places, stored, PRODUCER).select(*PRODUCER, "shift", "first", "last")
+    of_lower = F.least("last", F.col("counter") - 1 - F.col("shift"))
+    of_later = F.greatest("first", F.col("counter") + 1 - F.col("shift"))
+    bounds = (
+        F.max(F.when(F.col("first") <= of_lower, of_lower)).alias("lower_id"),
+        F.min(F.when(of_later <= F.col("last"), of_later)).alias("later_id"),
     )
+    bounded = stored.join(near, list(PRODUCER), "left").groupBy(*stored.columns).agg(*bounds)
+    is_here = F.col("at") == F.col("tried_at")
+    is_above = F.coalesce(F.col("lower_id") >= F.col("start_id"), F.lit(False))
+    is_passed = F.coalesce(F.col("later_id") <= F.col("passed"), F.lit(False))
+    may_lack = is_passed | (is_here & F.col("drained_ns").isNotNull())
+    owed = settled(
+        bounded.withColumnRenamed("at", "tried_at")
+        .join(own, list(TOPIC))
+        .where(((is_here & stood) | is_above) & may_lack)
+        .withColumn("is_here", is_here)
+        .drop("tried_at", "tried_ns")
+    )
+    rows = owed.join(
+        _unread(owed, places, deliveries), [*READING, "producer", "counter"], "leftanti"
+    )
+    return rows.drop("lower_id")
+
+
+def _unread(owed: DataFrame, places: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Return READING, producer and counter of the rows of `owed` whose publication may be what
+    their life was given damaged, or was told is gone, where nothing else is known to stand.
+    """
+    keys = (*READING, "producer", "counter")
+    if is_never_any(owed):
+        return owed.select(*keys)
+    is_letter = F.coalesce(F.col("reason") == LETTER, F.lit(False))
+    nameless = deliveries.where(F.col("producer").isNull() & ~is_letter)
+    came = came_of(only(nameless, owed, OWNER)).join(F.broadcast(owed), list(OWNER))
+    between = {
+        "first": F.greatest("first", F.coalesce("lower_id", F.lit(0)) + 1),
+        "last": F.least("last", F.col("later_id") - 1),
+    }
+    spots = settled(
+        intervals.split(
+            came.where(may_have_had()).withColumns(between).select(*keys, "first", "last")
+        )
+    )
+    standing = only(places, spots, TOPIC_BUCKET).select(*TOPIC_BUCKET, "first", "last")
+    homes = spots.select(*keys, "bucket").distinct()
+    known = homes.join(standing, list(TOPIC_BUCKET)).select(*keys, "bucket", "first", "last")
+    return intervals.uncovered(spots, known, keys).select(*keys).distinct()
+
+
+def cleared_of(
+    collected: DataFrame, lives: DataFrame, places: DataFrame, deliveries: DataFrame
+) -> DataFrame:
+    """Return `cleared`: the columns of a life, bucket, id."""
+    partly = collected.where(~F.col("is_plain"))
+    start = F.greatest("start_id", "purged_id", F.coalesce("passed", F.lit(0)))
+    over = lives.where((F.col("until_ns") == FOREVER) & F.col("start_id").isNotNull())
+    met = (
+        over.join(F.broadcast(partly), list(TOPIC))
+        .withColumns({"start_id": start, "passed": F.col("floor")})
+        .where(F.col("start_id") < F.col("passed"))
+        .withColumn("drained_ns", F.lit(None).cast("bigint"))
+    )
+    low, high = (intervals.bucket_of(one) for one in (F.col("start_id") + 1, F.col("passed")))
+    watches = settled(met.select(*LIFE, F.explode(F.sequence(low, high)).alias("bucket")))
+    return missing_of(watches, places, deliveries)
 
 
 def with_known(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataFrame:
@@ -198,7 +278,7 @@ def without_given(rows: DataFrame, deliveries: DataFrame) -> DataFrame:
     if is_never_any(rows):
         return rows
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("id")))
-    given = intervals.exploded(only(intervals.split(_came(deliveries)), keyed, SHARE), "id")
+    given = intervals.exploded(only(intervals.split(came_of(deliveries)), keyed, SHARE), "id")
     given = given.withColumnsRenamed({name: f"given_{name}" for name in (*OWNER, "id")})
     same = [F.col(name) == F.col(f"given_{name}") for name in (*OWNER, "id")]
     return rows.join(given, [*same, may_have_had()], "leftanti")

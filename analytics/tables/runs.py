@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 
 PLACE: Final = ("run_id", "topic", "producer", "shift")
+LETTER: Final = "\u0018dead letter"  # `reason` of what is whole, and nobody put there himself
 
 
 def acknowledged_runs(puts: DataFrame) -> DataFrame:

@@ -9,7 +9,7 @@ told           the ends that say when publications were stored, or which have ke
                are dead letters
 expiring       the topics to which something was put that expires, or which are compacted
 led            by which node in which term PUTs, GETs and TAKEs of such topics were answered
-collected      up to where a node has collected a topic of which nothing is gone otherwise
+collected      up to where a node has collected a topic, above what is gone of it otherwise
 lanes          one row a PUT with a delay, with the `delays` that it asked for (delays.py)
 comings        one row a run of what came and had been put with a delay
 moments        where something was: until when any operation was recorded on a host
@@ -45,7 +45,7 @@ tried          the PUTs that can have made those, as runs of counters, split
 untried        the counters between two that were taken, and that no PUT held (counters.py)
 said_again     the answers of what may have been stored nowhere and acknowledged once more
 late           the publications whose topic had reached their id before they were first tried
-missing, tails, below, unplaced   what may have been lost by lives (owed.py)
+missing, tails, below, unplaced, cleared   what may have been lost by lives (owed.py)
 apart, alone   bound parts of batches that stand or came apart (batches.py)
 producers      the producers in doubt, and all their places: `suspects`
 """
@@ -74,15 +74,17 @@ from analytics.tables.lives import absences_of, acts_of, collected_of, lives_of,
 from analytics.tables.order import late_terms_of, maybe_late_of, sent_late_of, with_above
 from analytics.tables.owed import (
     below_of,
+    cleared_of,
     missing_of,
     nowhere_of,
     tails_of,
     tried_after_of,
+    unplaced_of,
     unsaid_of,
-    with_taken,
 )
 from analytics.tables.pairs import is_told_of_purge, joined, operations, unpaired_of
 from analytics.tables.runs import (
+    LETTER,
     PLACE,
     acknowledged_runs,
     counters_of_places,
@@ -104,7 +106,6 @@ from analytics.tables.suspects import (
 TICK_NS: Final = 1_000_000
 # Of an answer: it is one run and nothing else, and whose that is; else the array of its runs.
 OF_RUNS: Final = ("is_single", "producer", "shift", "pieces")
-LETTER: Final = "\u0018dead letter"  # `reason` of what is whole, and nobody put there himself
 COUNTER_GAP: Final = "counter_gap"  # of a PUT: the broker lacks a counter before it
 FORGOTTEN: Final = "forgotten"
 NO_ROOM: Final = "too_many"  # of a GET of any topic: a pattern has missed one
@@ -170,6 +171,7 @@ class Tables:
     tails: DataFrame
     below: DataFrame
     unplaced: DataFrame
+    cleared: DataFrame
     apart: DataFrame
     alone: DataFrame
     producers: DataFrame
@@ -228,7 +230,7 @@ def build(
     missing = keep("missing", missing_of(doubts.watches, places, deliveries))
     below = keep("tried_after", tried_after_of(puts, loose, lives, doubts))
     unsaid = keep("unsaid", unsaid_of(puts, applications, lives))
-    unplaced = keep("nowhere", nowhere_of(unsaid, puts, places, lives))
+    nowhere = keep("nowhere", nowhere_of(unsaid, puts, places))
     maybe_late = keep("maybe_late", maybe_late_of(puts, loose, doubts))
     late = keep("sent_late", sent_late_of(maybe_late, puts, answers, doubts))
     denied = keep("denied_counters", denied_of(puts, forgotten))
@@ -281,9 +283,10 @@ def build(
         missing=missing,
         tails=keep("tails", tails_of(missing, asides, *seen_in)),
         below=keep("below", below_of(below, *seen_in)),
-        unplaced=keep("unplaced", with_taken(unplaced, puts, deliveries)),
+        unplaced=keep("unplaced", unplaced_of(nowhere, puts, deliveries, places, lives)),
+        cleared=keep("cleared", cleared_of(collected, lives, places, deliveries)),
         apart=keep("apart", apart_of(bound, standing, puts)),
-        alone=keep("alone", alone_of(bound, deliveries)),
+        alone=keep("alone", alone_of(bound, deliveries, lives)),
         producers=producers,
         suspects=keep("suspects", only(places, producers, PRODUCER)),
         doubts=doubts,

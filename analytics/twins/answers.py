@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from analytics.twins.compaction import Keys, named, unread
 from analytics.twins.group_standing import of_groups
-from analytics.twins.patterns import has, missed
+from analytics.twins.patterns import has, is_pattern, missed
 from analytics.twins.record import (
     BEFORE_ALL,
     Evidence,
@@ -337,6 +337,7 @@ def subscription(run: Run) -> Iterable[Evidence]:
             lives = run.standing.of(get.client, get.topic).lives
             if any(life.covers(get) for life in lives):
                 yield _contradicted(run, get, get.topic, "denied")
+    yield from denied_all(run)
     for get in run.answers:
         if get.topic and get.answered != get.topic:
             detail = f"topic {get.answered}"
@@ -371,6 +372,23 @@ def _begun_elsewhere(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:
             is_wrong = known.begins_late(sub, start) or known.begins_early(sub, start)
         if is_wrong:
             yield _contradicted(run, sub, sub.topic, f"start {start}, behind {sub.last_id}")
+
+
+def denied_all(run: Run) -> Iterator[Evidence]:
+    """Find GETs of any topic that were told that there is no subscription, though one stood of each
+    topic that their client can have asked for.
+    """
+    for get in run.of("get") if not run.is_application else ():
+        if get.outcome == "fail" and get.error in DENIALS and not get.topic:
+            asked = {
+                sub.topic
+                for sub in run.of("sub")
+                if sub.client == get.client and sub.may_have_happened and not is_pattern(sub.topic)
+                if sub.host != get.host or sub.invoke < get.end
+            }
+            own = (run.standing.of(get.client, topic).lives for topic in asked)
+            if asked and all(any(life.covers(get) for life in lives) for lives in own):
+                yield _contradicted(run, get, get.topic, "denied")
 
 
 def _contradicted(run: Run, operation: RecordedOperation, topic: str, detail: str) -> Evidence:

@@ -91,6 +91,12 @@ def _behind_the_clock(run: Run) -> Iterable[Evidence]:
                 fields = {"topic": topic, "producer": producer, "counter": counter, "id": id_}
                 detail = f"clock {known.id} {min(times)}"
                 yield run.row(known.operation, times[min(times)], **fields, detail=detail)
+    for letter in standing_letters(run):
+        times, its = said.get((letter.topic, letter.id)), said.get(letter.of)
+        if times and its and min(times) < max(its):
+            detail = f"clock {max(its)} {min(times)}"
+            own = {"topic": letter.topic, "id": letter.id, "detail": detail}
+            yield run.row(its[max(its)], times[min(times)], **own)
 
 
 # --- stale_read -----------------------------------------------------------------------------------
@@ -236,7 +242,7 @@ def _gone_back(
 
 
 def _gone_ahead(run: Run, one: RecordedSubscription, sub: RecordedOperation) -> Iterator[Evidence]:
-    """Yield a row if a SUB resumes above all that its subscriber can have had.
+    """Yield a row if a SUB resumes above all that its subscriber can have had in that reading.
 
     Only where the subscription stood before: a SUB that needed two attempts resumes its own first.
     """
@@ -245,7 +251,7 @@ def _gone_ahead(run: Run, one: RecordedSubscription, sub: RecordedOperation) -> 
         return
     had = life.start
     for get in run.gets_of(one.client, one.topic):
-        if _may_precede(get, sub):
+        if _may_precede(get, sub) and not life.is_apart(get):
             had = max(had, get.asked or 0, *get.ids())
     if sub.cursor > had:
         fields = {"topic": one.topic, "client_id": one.client, "detail": "ahead"}

@@ -308,13 +308,14 @@ def _passed_over(delays: Delays, own: DelayedPublication) -> Iterator[Evidence]:
 def _standing_since(
     delays: Delays, own: DelayedPublication, first: Moment
 ) -> Iterator[SubscribedSpan]:
-    """Yield the lives that stood when it was first tried, of clients to whom it can't have come
-    nameless.
+    """Yield the lives that stood when it was first tried, and to which it can't have come without
+    a name.
     """
     run = delays.run
     for life in run.standing.lives_of_topic.get(own.topic, ()):
         one = run.standing.subscriptions[life.client, life.topic]
-        is_clear = not any(get.corrupt or get.tells_of_purge for get in one.answers)
+        own_answers = (get for get in one.answers if not life.is_apart(get))
+        is_clear = not any(get.corrupt or get.tells_of_purge for get in own_answers)
         if life.host == first.host and life.begin < first.time < life.end and is_clear:
             yield life
 

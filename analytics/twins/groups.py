@@ -545,14 +545,15 @@ def group_lost(run: Run) -> Iterable[Evidence]:
         purges = [one for one in run.purges if one.topic == group.topic]
         purged = max((one.last_id for one in purges), default=0)
         before = _told_before(group, purges)
+        given = _last_given(run, group.topic) if purges else {}
         is_read = _has_read_letters(run, group)
         early = {id_: told for id_ in group.done if (told := group.told_too_early(id_)) is not None}
         missing = [
             id_
             for id_ in group.settled
-            if (id_ > purged or id_ <= before)
+            if (id_ > purged or id_ <= before or _was_there(group, id_, given))
             and (id_ not in group.done or id_ in early)
-            and not _may_have_expired(run, group.topic, id_)
+            and not run.may_have_gone(group.topic, id_)
             and (group.topic, group.name, id_) not in buried
             and (is_read or not _may_be_buried(group, id_))
         ]
@@ -571,17 +572,23 @@ def _told_before(group: GroupHistory, purges: list[PurgeRow]) -> int:
     return max(told, default=0)
 
 
-def _may_have_expired(run: Run, topic: str, id_: int) -> bool:
-    """Whether a publication of a topic in which some do may have expired, or been compacted away.
+def _last_given(run: Run, topic: str) -> dict[int, dict[str | None, Time]]:
+    """Return when who was given an id of a topic had asked for it, the last of each host."""
+    found: dict[int, dict[str | None, Time]] = defaultdict(dict)
+    for get in run.brought_of.get(topic, ()):
+        for id_ in get.ids():
+            found[id_][get.host] = max(get.invoke, found[id_].get(get.host, BEFORE_ALL))
+    return found
 
-    What has no properties has no key, so nothing replaces it.
+
+def _was_there(group: GroupHistory, id_: int, given: dict[int, dict[str | None, Time]]) -> bool:
+    """Whether somebody was given an id who asked for it after somebody was told that it is settled:
+    no purge had it by then.
     """
-    return topic in run.expiring and not any(
-        put.first_id <= id_ < put.first_id + put.count
-        and put.expiry_of(id_) is None
-        and not (topic in run.compacted and id_ in put.properties)
-        for put in run.stored_in.get(topic, ())
-        if put.first_id
+    asked = given.get(id_, {})
+    return any(
+        (one.last_id or 0) >= id_ and asked.get(one.host, BEFORE_ALL) > one.end
+        for one in group.made
     )
 
 
@@ -621,7 +628,8 @@ def _is_read(run: Run, life: SubscribedSpan, since: Time) -> bool:
     """Whether a life was told after a moment that there is no more. What does not check out may be
     a letter.
     """
-    is_clear = not any(get.corrupt for get in run.gets_of(life.client, life.topic))
+    own = (get for get in run.gets_of(life.client, life.topic) if not life.is_apart(get))
+    is_clear = not any(get.corrupt for get in own)
     return is_clear and any(
         get.is_ok
         and not get.brought
@@ -779,10 +787,13 @@ def _letters(run: Run) -> Iterator[tuple[Letter, RecordedOperation]]:
 
 
 class StandingLetter(NamedTuple):
-    """A dead letter at a place. `since`: after what, on each host, it was made."""
+    """A dead letter at a place. `of`: the topic and the id of its publication. `since`: after
+    what, on each host, it was made.
+    """
 
     topic: str
     id: int
+    of: tuple[str, int]
     since: dict[str | None, Time]
     answers: list[RecordedOperation]
 
@@ -796,7 +807,9 @@ def standing_letters(run: Run) -> list[StandingLetter]:
         if (letter, topic) not in found:
             group = groups.get((letter.topic, letter.group))
             since = group.leased_since(letter.from_id) if group else {}
-            found[letter, topic] = StandingLetter(topic, letter.id, since, [])
+            found[letter, topic] = StandingLetter(
+                topic, letter.id, (letter.topic, letter.from_id), since, []
+            )
         found[letter, topic].answers.append(answer)
     return list(found.values())
 
@@ -873,7 +886,7 @@ def _untimely(
     is_left = any(one.of_group.max_attempts and not one.of_group.dead_letter for one in own)
     for (topic, _), answers in places.items():
         if not _may_be_buried(group, id_):
-            if not _may_have_expired(run, group.topic, id_):
+            if not run.may_have_gone(group.topic, id_):
                 yield _row(run, group, id_, "early", answers[0])
         elif topic not in named and not is_left:
             yield _row(run, group, id_, "elsewhere", answers[0])

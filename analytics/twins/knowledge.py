@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from analytics.twins.compaction import were_there
@@ -129,6 +130,25 @@ class Knowledge:
         counters, lowest = self._lowest.get((producer, topic), ([], []))
         place = bisect_left(counters, counter + 1)
         return lowest[place] if place < len(counters) else None
+
+    def lower_place(self, publication: Publication) -> int | None:
+        """Return the highest place of any lower counter of the same producer; None: there is
+        none.
+        """
+        producer, topic, counter = publication
+        counters, highest = self._highest.get((producer, topic), ([], []))
+        place = bisect_left(counters, counter)
+        return highest[place - 1] if place else None
+
+    @cached_property
+    def _highest(self) -> dict[tuple[str, str], tuple[list[int], list[int]]]:
+        by_producer: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+        for (producer, topic, counter), ids in self.places.items():
+            by_producer[producer, topic][counter] = max(ids)
+        return {
+            whose: (counters := sorted(of), [*accumulate((of[one] for one in counters), max)])
+            for whose, of in by_producer.items()
+        }
 
     @cached_property
     def _lowest(self) -> dict[tuple[str, str], tuple[list[int], list[int]]]:

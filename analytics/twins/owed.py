@@ -11,7 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from analytics.twins.group_standing import controls_of, standing_during
-from analytics.twins.record import Evidence, Publication, RecordedHandling, RecordedOperation, Time
+from analytics.twins.knowledge import Moment
+from analytics.twins.record import (
+    NEVER,
+    Evidence,
+    Publication,
+    RecordedHandling,
+    RecordedOperation,
+    Time,
+)
 from analytics.twins.run import Run
 from analytics.twins.standing import RecordedSubscription, SubscribedSpan
 
@@ -39,11 +47,17 @@ def _above_start(run: Run, life: SubscribedSpan, ids: list[int]) -> Iterator[Evi
     for id_ in ids[bisect_right(ids, life.start) :]:
         if id_ in life.had:
             continue
-        if id_ <= life.passed:
+        if id_ <= life.passed or _is_collected(run, life, id_):
             is_first = lowest_given is None or id_ < lowest_given
             yield from _lost_at(run, life, id_, "prefix" if is_first else "middle")
         elif life.cut is not None and _known_before(run, life, id_, life.cut):
             yield from _lost_at(run, life, id_, "tail")
+
+
+def _is_collected(run: Run, life: SubscribedSpan, id_: int) -> bool:
+    """Whether a node has collected an id that nothing but having been read explains."""
+    ids = run.collected.get(life.topic, range(0))
+    return life.is_last and id_ in ids and not run.may_have_gone(life.topic, id_)
 
 
 def _known_before(run: Run, life: SubscribedSpan, id_: int, time: Time) -> bool:
@@ -112,25 +126,35 @@ def _lowest_from(rows: list[tuple[Time, int, Publication]]) -> list[int]:
 def _unplaced(run: Run) -> Iterator[Evidence]:
     knowledge = run.knowledge
     for publication in knowledge.tries:
-        producer, topic, counter = publication
+        topic = publication[1]
         first = knowledge.first_try(publication)
         if publication in knowledge.places or first is None:
             continue
         taken = knowledge.taken(publication, first.host)
         if taken is None:
             continue
-        later = knowledge.later_place(publication)
-        for life in run.standing.lives_of_topic.get(topic, ()):
-            if run.was_told_of_purge(life.client, topic):
-                continue  # it may be one of those
-            stood = life.begin < first.time < life.end and taken.end < life.end
-            if life.host != first.host or not stood:
+        lives = run.standing.lives_of_topic.get(topic, ())
+        stood = [life for life in lives if _stood(life, first, taken)]
+        if not stood:
+            continue  # nobody may have subscribed then
+        lower, later = knowledge.lower_place(publication), knowledge.later_place(publication)
+        for life in lives:
+            is_above = lower is not None and life.start is not None and lower >= life.start
+            if life not in stood and not is_above:
                 continue
             has_passed = later is not None and life.passed >= later
-            has_drained = life.cut is not None and taken.end < life.cut
-            given = run.standing.given_publications[life.client, topic]
-            if (has_passed or has_drained) and (producer, counter) not in given:
-                yield _lost(run, life, publication, "unplaced", taken)
+            is_here = life.host == first.host
+            has_drained = is_here and life.cut is not None and taken.end < life.cut
+            if has_passed or has_drained:
+                between = (id_ for id_ in life.unread if (lower or 0) < id_ < (later or NEVER))
+                if all((topic, id_) in knowledge.at for id_ in between):
+                    yield _lost(run, life, publication, "unplaced", taken)
+
+
+def _stood(life: SubscribedSpan, first: Moment, taken: RecordedOperation) -> bool:
+    """Whether a life stood from before a publication's first try until it was taken."""
+    is_here = life.host == first.host
+    return is_here and life.begin < first.time < life.end and taken.end < life.end
 
 
 # --- answered "nobody subscribes" -----------------------------------------------------------------

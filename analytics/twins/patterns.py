@@ -55,21 +55,22 @@ class Followed:
 def missed(run: Run) -> Iterator[Evidence]:
     """Find what was put while somebody followed a pattern, and was kept from him.
 
-    Not judged of who was told that there was no room, nor in an application's record: its
-    principal may have no right to read what the pattern has.
+    Each reading of a pattern by itself. Not judged of one that was told that there is no room, nor
+    in an application's record: its principal may have no right to read what the pattern has.
     """
     if run.is_application:
         return
     lives = [life for life in run.standing.lives if is_pattern(life.topic)]
     if not lives:
         return
-    full = {get.client for get in run.of("get") if get.error == NO_ROOM}
+    full = [get for get in run.of("get") if get.error == NO_ROOM]
     put_to = (put.topic for put in run.of("put") if put.may_have_happened)
     arrivals = _arrivals(run)
     topics = sorted({*arrivals, *(topic.removesuffix(LANE) for topic in put_to)})
     for life in lives:
-        for topic in topics if life.client not in full else ():
-            if has(life.topic, topic) and not _has_left(run, life.client, topic):
+        is_full = any(get.client == life.client and not life.is_apart(get) for get in full)
+        for topic in topics if not is_full else ():
+            if has(life.topic, topic) and not _may_have_left(run, life, topic):
                 yield from _missed(run, Followed(life, topic), arrivals[topic])
 
 
@@ -94,9 +95,13 @@ def _arrivals(run: Run) -> dict[str, list[Arrival]]:
     return found
 
 
-def _has_left(run: Run, client: str, topic: str) -> bool:
-    one = run.standing.subscriptions.get((client, topic))
-    return one is not None and bool(one.unsubs or one.moves)
+def _may_have_left(run: Run, life: SubscribedSpan, topic: str) -> bool:
+    """Whether its client may have left a topic of a pattern's, or moved in it, during a life."""
+    one = run.standing.subscriptions.get((life.client, topic))
+    return one is not None and (
+        one.may_have_left(life.host, life.begin, life.end)
+        or one.may_have_moved(life.host, life.begin, life.end)
+    )
 
 
 def _missed(run: Run, followed: Followed, arrivals: list[Arrival]) -> Iterator[Evidence]:
@@ -116,16 +121,18 @@ def _missed(run: Run, followed: Followed, arrivals: list[Arrival]) -> Iterator[E
             yield _row(run, followed, life.proof, sub)
     for get in asked:
         known = fresh.before(get.invoke)
-        if known is not None and known.id > _had(run, life.client, topic, get):
+        if known is not None and known.id > _had(run, life, topic, get):
             yield _row(run, followed, life.proof, get)
 
 
 def _put_since(run: Run, followed: Followed, arrivals: list[Arrival]) -> tuple[float, Marks]:
-    """Return the lowest id that was put since a life began and that its client was never given, and
-    the ids that were put since, from when on they were known.
+    """Return the lowest id that was put since a life began and that was never given to it, and the
+    ids that were put since, from when on they were known.
     """
     life = followed.life
-    given = run.standing.given.get((life.client, followed.topic), set())
+    own = run.standing.subscriptions.get((life.client, followed.topic))
+    answers = own.answers if own is not None else []
+    given = {id_ for get in answers if not life.is_apart(get) for id_ in get.ids()}
     lowest, fresh = NEVER, Marks()
     for put in _stored_during(run, followed):
         ids = range(put.first_id or 0, (put.first_id or 0) + put.count)
@@ -160,14 +167,20 @@ def _end(operation: RecordedOperation) -> float:
     return operation.end
 
 
-def _had(run: Run, client: str, topic: str, get: RecordedOperation) -> float:
-    """Return the highest id that a client may have had of a topic when a GET was answered."""
+def _had(run: Run, life: SubscribedSpan, topic: str, get: RecordedOperation) -> float:
+    """Return the highest id that a client may have had of a topic, in the reading of a life, when a
+    GET was answered.
+    """
     highest: float = 0
-    for other in run.gets_of(client, topic):
+    for other in run.gets_of(life.client, topic):
+        if life.is_apart(other):
+            continue
         if other.host != get.host or other.invoke < get.end:
             highest = max(highest, other.asked or 0, *other.ids())
-    one = run.standing.subscriptions.get((client, topic))
+    one = run.standing.subscriptions.get((life.client, topic))
     for sub in one.subs if one is not None else ():
+        if one is not None and one.was_over(sub, get):
+            continue
         if sub.host != get.host or sub.invoke < get.end:
             if not sub.is_ok:
                 return NEVER
@@ -210,6 +223,6 @@ def denied_of_any(run: Run) -> Iterator[Evidence]:
             known = run.knowledge.known_before(life.topic, get.host, get.invoke)
             if known is None or not life.covers(get):
                 continue
-            if known.id > _had(run, life.client, life.topic, get):
+            if known.id > _had(run, life, life.topic, get):
                 fields = {"topic": life.topic, "client_id": life.client, "detail": "nothing"}
                 yield run.row(known.operation, get, **fields, id=known.id, other_id=None)

@@ -420,18 +420,43 @@ class Record:
                 found[row["topic"]] = max(found[row["topic"]], row["floor_id"])
         return found
 
-    def was_told_of_purge(self, client: str, topic: str) -> bool:
-        """Return whether a client was told that something of a topic is purged."""
-        return (client, topic) in self._told_of_purges
+    @cached_property
+    def purged(self) -> dict[str, int]:
+        """Up to which id rows say that a topic was to be purged, by topic."""
+        found: dict[str, int] = {}
+        for one in self.purges:
+            found[one.topic] = max(one.last_id, found.get(one.topic, 0))
+        return found
+
+    @cached_property
+    def collected(self) -> dict[str, range]:
+        """The ids that a node has collected above what was to be purged, by topic; none of one that
+        is compacted: below its floor some are left.
+        """
+        found: dict[str, range] = {}
+        for row in self.truth:
+            if row.get("kind") == "topic" and row["topic"] not in self.compacted:
+                first = self.purged.get(row["topic"], 0) + 1
+                until = max(row["floor_id"] + 1, found.get(row["topic"], range(0)).stop)
+                found[row["topic"]] = range(first, until)
+        return {topic: ids for topic, ids in found.items() if ids}
+
+    def may_have_gone(self, topic: str, id_: int) -> bool:
+        """Return whether a publication of a topic in which some do may have expired, or been
+        compacted away: what has no properties has no key, so nothing replaces it.
+        """
+        return topic in self.expiring and not any(
+            put.first_id <= id_ < put.first_id + put.count
+            and put.expiry_of(id_) is None
+            and not (topic in self.compacted and id_ in put.properties)
+            for put in self.stored_in.get(topic, ())
+            if put.first_id
+        )
 
     @cached_property
     def told_of_purges(self) -> list[RecordedOperation]:
         """The GETs that were told what is gone."""
         return [get for get in self.answers if get.tells_of_purge]
-
-    @cached_property
-    def _told_of_purges(self) -> set[tuple[str, str]]:
-        return {(get.client, get.named) for get in self.told_of_purges}
 
     def tombstone(self, topic: str, host: str | None) -> Time | None:
         """Return when the topic's first PUT of the phase `tombstone` was sent.

@@ -23,7 +23,9 @@ class SubscribedSpan:
 
     `proof`: the first operation that shows it; all times are of its host. `start`: only later ids
     are owed; None: not known. `given`: ids that GETs in the span gave. `had`: ids of GETs that may
-    be of this reading: its subscription surely began after `since`, and was over by `until`.
+    be of this reading: its subscription surely began after `since`, and was over by `until`; of
+    these `named` (producer, counter), `nameless` the ids of what does not say whose it is, and
+    `unread` those at which anything may stand: damaged, or told to be gone.
     `passed`: the greatest id that it has passed, 0 if none. `cut`: whoever drained here has all
     that was known before; None: nobody drained, or it can't be told.
     """
@@ -40,6 +42,9 @@ class SubscribedSpan:
     since: Time = BEFORE_ALL
     until: Time = NEVER
     had: set[int] = field(default_factory=set)
+    named: set[tuple[str, int]] = field(default_factory=set)
+    nameless: set[int] = field(default_factory=set)
+    unread: set[int] = field(default_factory=set)
     passed: int = 0
     start: int | None = None
     has_drained: bool = False
@@ -54,6 +59,22 @@ class SubscribedSpan:
         """Whether the subscription stood from before an operation's invoke until after its end."""
         is_comparable = operation.host == self.host
         return is_comparable and self.begin < operation.invoke and operation.end < self.end
+
+    def is_apart(self, get: RecordedOperation) -> bool:
+        """Whether a GET of its client is surely of another reading."""
+        is_outside = get.end < self.since or get.invoke > self.until
+        return get.host == self.host and is_outside
+
+    def take_in(self, get: RecordedOperation) -> None:
+        """Note what a GET gave that may be of this reading."""
+        self.had.update(get.ids())
+        for each in get.given:
+            if each.producer is None:
+                self.unread.add(each.id)
+            elif each.counter is not None:
+                self.named.add((each.producer, each.counter))
+        self.unread.update(id_ for id_, _ in get.corrupt)
+        self.nameless.update(self.unread, get.nobodys)
 
 
 class RecordedSubscription:
@@ -238,9 +259,8 @@ class RecordedSubscription:
     def _fill(self, life: SubscribedSpan) -> None:
         life.since, life.until = self._began_since(life), self._over_by(life)
         for get in self.answers:
-            is_apart = get.end < life.since or get.invoke > life.until
-            if get.host != life.host or not is_apart:
-                life.had.update(get.ids())
+            if not life.is_apart(get):
+                life.take_in(get)
         asked = [get.asked for get in life.gets if get.asked is not None]
         for get in life.gets:
             life.given.update(get.ids())
@@ -348,34 +368,3 @@ class Standing:
         for life in self.lives:
             found[life.topic].append(life)
         return found
-
-    @cached_property
-    def given(self) -> dict[Whose, set[int]]:
-        """Of each client and topic the ids that any GET gave it."""
-        return {
-            whose: {id_ for get in one.answers for id_ in get.ids()}
-            for whose, one in self.subscriptions.items()
-        }
-
-    @cached_property
-    def given_publications(self) -> dict[Whose, set[tuple[str, int]]]:
-        """The same: the (producer, counter) of what it was given by name."""
-        return {
-            whose: {
-                (each.producer, each.counter)
-                for get in one.answers
-                for each in get.given
-                if each.producer is not None and each.counter is not None
-            }
-            for whose, one in self.subscriptions.items()
-        }
-
-    @cached_property
-    def nameless(self) -> dict[Whose, set[int]]:
-        """The same: ids under which it was given something that does not say whose it is."""
-        return {
-            whose: {each.id for get in one.answers for each in get.given if each.producer is None}
-            | {id_ for get in one.answers for id_, _ in get.corrupt}
-            | {id_ for get in one.answers for id_ in get.nobodys}
-            for whose, one in self.subscriptions.items()
-        }

@@ -417,10 +417,8 @@ def _half(
     """Yield a row if `missing`, due at `place` beside what stands at `id_`, was never given."""
     if life.start is None or place <= life.start:
         return
-    whose = (life.client, life.topic)
     producer, topic, counter = missing
-    named = run.standing.given_publications[whose]
-    if (producer, counter) in named or place in run.standing.nameless[whose]:
+    if (producer, counter) in life.named or place in life.nameless:
         return
     since = run.knowledge.known_since(topic, id_, life.host)
     has_drained = life.cut is not None and since < life.cut

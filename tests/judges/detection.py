@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.judges import (
+    broken_again,
     broken_files,
     broken_more,
     broken_rows,
@@ -31,7 +32,7 @@ BASES_MAX = 400  # legal histories that are tried for one that has room for a ki
 BASES = 1_000  # legal histories that are sabotaged: whether each is valid is asked once
 SOURCES = (  # which register their kinds
     *(broken_rows, broken_scenes, broken_files),
-    *(broken_more, groups, lanes, readings),
+    *(broken_more, groups, lanes, readings, broken_again),
 )
 
 
