@@ -6,8 +6,10 @@ Kinds of sabotage (broken_files.py) change a legal history; these are made for o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ OF_DISKS: Final = {"replica_divergence", "ack_not_durable"}  # no disk is read h
 NAMES: Final = frozenset(
     {"phantom", "aborted_read", "future_read", "corrupt", "delayed", "group_content"}
 )
+Change = Callable[[dict[str, Any]], None]  # of what run.json says of files, by their names
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,23 @@ class Expected:
 
 @dataclass(frozen=True)
 class Made:
-    """A run, what its run.json says beside, and what it comes to."""
+    """A run, what its run.json says beside, and what it comes to. `then` changes what run.json says
+    of the files when it is sealed.
+    """
 
     run: RunRecorder
     expected: Expected
     document: dict[str, Any] = field(default_factory=dict)
+    then: Change | None = None
 
     def write(self, directory: Path) -> None:
         """Write it, sealed."""
         write(directory, self.run.rows, **self.document)
+        if self.then is not None:
+            file = directory / "run.json"
+            document = json.loads(file.read_text())
+            self.then(document["history"])
+            file.write_text(json.dumps(document))
 
 
 def came_to(judgement: JudgedRun) -> Expected:
@@ -272,3 +283,102 @@ def client_was_forgotten() -> Made:
     run.complete(run.invoke("gone", "get", "t", last_id=2), "fail", error="forgotten")
     run.put("p", "u", 1, "ok", first_id=0)
     return Made(run, UNKNOWN)
+
+
+# --- what run.json says of files ------------------------------------------------------------------
+
+NOTHING: Final = {"lines": 0, "bytes": 0, "blake2b": blake2b(digest_size=16).hexdigest()}
+
+
+def _renamed(name: str) -> Change:
+    """Return a change of what run.json says: of the subscriber's file under another name alone."""
+
+    def change(files: dict[str, Any]) -> None:
+        files[name] = files.pop("s.jsonl")
+
+    return change
+
+
+def _beside(name: str, **fields: Any) -> Change:
+    """Return a change: the subscriber's file is named once more, with other fields."""
+
+    def change(files: dict[str, Any]) -> None:
+        files[name] = {**files["s.jsonl"], **fields}
+
+    return change
+
+
+def _with(**fields: Any) -> Change:
+    return _beside("s.jsonl", **fields)
+
+
+@directory
+def file_has_a_path_for_a_name() -> Made:
+    return Made(clean(), UNKNOWN, then=_renamed("./s.jsonl"))
+
+
+@directory
+def file_stands_outside() -> Made:
+    return Made(clean(), UNKNOWN, then=_renamed("../history/s.jsonl"))
+
+
+@directory
+def file_is_named_once_more_by_a_path_with_another_digest() -> Made:
+    return Made(clean(), UNKNOWN, then=_beside("./s.jsonl", blake2b="0" * 32))
+
+
+@directory
+def ghost_is_no_proof_where_a_file_is_named_once_more_and_is_gone() -> Made:
+    return Made(haunted(), UNKNOWN, then=_beside("t.jsonl"))
+
+
+@directory
+def digest_is_in_capital_letters() -> Made:
+    def change(files: dict[str, Any]) -> None:
+        files["s.jsonl"]["blake2b"] = "A" + files["s.jsonl"]["blake2b"].upper()[1:]
+
+    return Made(clean(), UNKNOWN, then=change)
+
+
+@directory
+def digest_is_of_twice_the_length() -> Made:
+    return Made(clean(), UNKNOWN, then=_with(blake2b="0" * 64))
+
+
+@directory
+def file_has_another_number_of_lines() -> Made:
+    return Made(clean(), UNKNOWN, then=_with(lines=1))
+
+
+@directory
+def file_is_closed_by_a_number() -> Made:
+    return Made(clean(), UNKNOWN, then=_with(closed=1))
+
+
+@directory
+def file_has_fewer_bytes_than_none() -> Made:
+    return Made(clean(), UNKNOWN, then=_with(bytes=-1))
+
+
+@directory
+def file_says_more_of_itself() -> Made:
+    return Made(clean(), Expected("valid"), then=_with(host="here"))
+
+
+@directory
+def file_of_a_client_that_was_killed_vouches_for_nothing() -> Made:
+    """It is remarked, and no reason: any process may die before it says what its file is."""
+    return Made(clean(), Expected("valid"), then=_with(**NOTHING, closed=False))
+
+
+@directory
+def file_that_was_closed_vouches_for_nothing() -> Made:
+    return Made(clean(), UNKNOWN, then=_with(**NOTHING))
+
+
+@directory
+def files_are_a_list() -> Made:
+    def change(files: dict[str, Any]) -> None:
+        files["p.jsonl"] = [files["p.jsonl"]]
+
+    return Made(clean(), UNKNOWN, then=change)
