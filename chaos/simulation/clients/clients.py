@@ -347,8 +347,8 @@ class Process:
         operations = self.session.operations
         me = Reader(self.owner, topic, ack)
         with operations.readers.reading(me):
-            in_loop = ack == "auto"
-            fetched = yield operations.get(topic, wait_ms, max_count, in_loop)
+            # As a loop over messages does, which takes more of one answer than who asks by hand.
+            fetched = yield operations.get(topic, wait_ms, max_count, in_loop=True)
             return operations.readers.hand_over(me, fetched)
 
     # --- what the world says --------------------------------------------------------------------
