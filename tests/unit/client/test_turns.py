@@ -177,7 +177,7 @@ def test_a_get_waits_no_longer_in_all_though_one_of_its_slices_took_longer(
 ) -> None:
     now_ms, waits = 0.0, []
     monkeypatch.setattr(client_module, "now_ms", lambda: now_ms)
-    operations = SimpleNamespace(get=lambda topic, wait_ms, count: waits.append(wait_ms))
+    operations = SimpleNamespace(get=lambda topic, wait_ms, count, in_loop: waits.append(wait_ms))
     session: Any = SimpleNamespace(deadline_ms=4_000, operations=operations)
     for _ in client_module.Session._gets(session, "t", 3_000.0, 1):
         now_ms += 1_250.0

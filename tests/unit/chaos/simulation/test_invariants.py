@@ -455,7 +455,7 @@ def test_a_process_that_goes_on_with_a_damaged_entry_is_seen() -> None:
 
 
 def test_a_checkpoint_that_a_fault_has_asked_for_is_looked_at_too() -> None:
-    plan = plan_for(20, "safety")  # a sync of it fails, and power loss hides what that has lost
+    plan = plan_for(51, "safety")  # a sync of it fails, and power loss hides what that has lost
     failures = run(plan, "failed-checkpoints-sync-again").failures
     assert {failure.check for failure in failures} == {"vouched"}
 

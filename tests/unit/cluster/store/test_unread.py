@@ -82,7 +82,7 @@ def in_turn(store: Store, waiting: list[tuple[Topic, Subscription, int]]) -> Del
     """Answer with the first of them that has something; else say what is gone of the first."""
     lapsed: Refused | None = None
     for topic, _, last_id in sorted(waiting, key=lambda each: (each[1].served, *store._age(each))):
-        found = store._deliver(topic, last_id, 3, 100, True, {})
+        found = store._deliver(topic, last_id, 3, 100, True, {}, False)
         if isinstance(found, Delivery):
             return found
         assert isinstance(found, Refused)
