@@ -489,6 +489,7 @@ class Session:
         """Return a loop over messages. Wrong arguments are refused here."""
         wait_ms = MESSAGES_WAIT_MS if idle_ms is None else idle_ms
         self.get(topic, MESSAGES_COUNT, wait_ms)
+        self.operations.begin_loop()
         return Loop(topic, ack, wait_ms, is_endless=idle_ms is None)
 
     def acknowledge(self, topic: str, last_id: int) -> None:

@@ -714,6 +714,10 @@ class Operations:
             runs.append((first_id, run))
             last_id = run.last_id
 
+    def begin_loop(self) -> None:
+        """Have a new loop over messages ask: what an earlier one has left is older than it."""
+        self._behind.clear()
+
     def _next_run(self, topic: str | None, max_count: int) -> Delivery | None:
         """Return what an answer has brought besides, if this subscriber has come to it by now.
 
@@ -725,10 +729,10 @@ class Operations:
         first_id, run = runs.popleft()
         place = self.state.cursor(name), self.state.placed(name)
         if place != (first_id - 1, run.placed) or len(run.publications) > max_count:
-            del self._behind[name]
+            self._behind.pop(name, None)
             return None
         if not runs:
-            del self._behind[name]
+            self._behind.pop(name, None)
         self.readers.pass_over(name, run.first_id - 1)
         return run
 

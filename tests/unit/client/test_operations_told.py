@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flotilla_client import operations as operations_module
+from flotilla_client.client import Session
 from flotilla_client.errors import Compacted, Expired, FlotillaError, Gap, Purged
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.operations import Ask, Operations, Steps, Turn
@@ -279,6 +281,14 @@ def test_who_asks_by_hand_is_given_nothing_older_than_his_call(operations: Opera
     asked = next(operations.get("t", 0, 9))
     assert isinstance(asked, Ask)
     assert "runs" not in asked.request.body
+
+
+def test_a_new_loop_is_given_nothing_older_than_itself(operations: Operations) -> None:
+    first_of_runs(operations)
+    operations.state.raise_cursor("t", 6)  # and there the loop was left
+    session: Any = SimpleNamespace(operations=operations, get=lambda *_: None)
+    Session.loop(session, "t", "auto", None)
+    assert isinstance(next(operations.get("t", 0, 9, in_loop=True)), Ask)
 
 
 @pytest.mark.parametrize("what", ["back", "few", "moved", "unsubscribed", "anew", "tells"])
