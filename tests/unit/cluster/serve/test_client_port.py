@@ -563,6 +563,25 @@ def test_who_reads_a_lot_rests_while_anybody_publishes_though_he_is_alone_here(
     world.until(lambda: len(world.requests) == before + 1)
 
 
+def test_a_connection_rests_to_its_end_though_that_of_another_one_is_over(world: PortWorld) -> None:
+    raws = world.client(), world.client()
+    for raw in raws:
+        raw.sendall(encode([b"", b"ask"]))
+    world.until(lambda: len(world.requests) == 2)
+    longer, shorter = [world.client_of(raw) for raw in raws]
+    assert longer is not None
+    assert shorter is not None
+    answer = bytes(PAYER_SHARE * WEIGHT_ANSWER_BYTES)
+    world.port.send([(longer.route, [8 * answer]), (shorter.route, [answer])])
+    world.port.turned(0.0, world.clock(), 1)
+    for raw in raws:
+        raw.sendall(encode([b"", b"ask"]))
+    world.until(lambda: len(world.port._held) == 2)
+    world.ahead_s += READER_TURNS * PAYER_SHARE * WEIGHT_S
+    world.until(lambda: len(world.requests) == 3)
+    assert [*world.port._held] == [longer]
+
+
 def test_who_reads_a_lot_holds_up_no_other_connection_of_its_payer(world: PortWorld) -> None:
     raw, second = world.client(), world.client()
     reader = world.client_of(raw)
