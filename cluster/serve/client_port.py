@@ -278,6 +278,8 @@ class ClientPort:
         Of one payer, too, who reads a long topic rests while anybody publishes: it may be the same
         program, and is asked through another node as often as not.
         """
+        if sum(self._answered.values()) < PAYER_SHARE * WEIGHT_ANSWER_BYTES:
+            return  # as behind nearly every turn
         is_written = now < self._stored_at + CONTENDED_S
         of_payers = Counter[str]()
         for client, size_bytes in self._answered.items():
