@@ -1,6 +1,7 @@
 #!/bin/bash
 # Healthy: /healthz of the node's own page says so. It is asked on the container's loopback, where
 # nobody else is, so without a token. bash does it by itself: no Python is started for it.
+trap '' PIPE  # a node that closes at once has not answered, and that is said
 answer_s_max=10
 address=$FLOTILLA_HTTP_LISTEN
 exec 3<>"/dev/tcp/${address%:*}/${address##*:}" || exit 1

@@ -170,8 +170,9 @@ def test_a_node_that_calls_itself_ill_is_ill_and_says_why() -> None:
 
         def answer() -> None:
             connection, _ = listener.accept()
-            with connection:
-                connection.recv(1000)
+            with connection, connection.makefile("rb") as heard:
+                while heard.readline().strip():  # it comes line by line
+                    pass
                 connection.sendall(b"HTTP/1.1 503 \r\n\r\nthe loop has not turned for 31 s\n")
 
         threading.Thread(target=answer, daemon=True).start()
@@ -179,3 +180,11 @@ def test_a_node_that_calls_itself_ill_is_ill_and_says_why() -> None:
     assert code == 1
     assert "503" in said
     assert "the loop has not turned for 31 s" in said
+
+
+def test_a_node_that_closes_at_once_has_not_answered() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True).start()
+        code, said = asked(f"127.0.0.1:{listener.getsockname()[1]}")
+    assert code == 1
+    assert "no answer" in said
