@@ -114,7 +114,7 @@ def test_a_copy_of_one_node_s_data_is_brought_back_and_each_client_hears_what_it
         with pytest.raises(ClusterRecovered) as caught:
             reader.get("t")
         [(kept, had)] = caught.value.details["deliveries"].values()
-        # All is in the copy. That its last entry is committed a node writes down as it stops, or soon.
+        # All is in the copy; that it is committed a node writes down as it stops, or soon.
         assert had == 6
         assert kept == 5 or (kept == 4 and copy is snapshot_of_a_running_node)
         reader.adopt()
