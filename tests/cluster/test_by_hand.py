@@ -1,7 +1,11 @@
-"""A raw REQ socket that sends the JSON by hand gets every request type served, at any node."""
+"""A raw REQ socket that sends the JSON by hand gets every request type served, at any node.
+
+One cluster for all of them: each has topics of its own.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +13,13 @@ import pytest
 
 from cluster.local.local import LocalCluster
 from tests.cluster.by_hand import ByHand
-from tests.conftest import ClusterFactory
+from tests.conftest import running
 
 
-@pytest.fixture
-def cluster(local_cluster: ClusterFactory) -> LocalCluster:
-    return local_cluster(3)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running(tmp_path_factory.mktemp("by-hand") / "cluster") as made:
+        yield made
 
 
 @pytest.fixture
@@ -61,31 +66,32 @@ def test_every_request_type_is_served_through_every_node(hands: dict[str, ByHand
 def test_a_topic_made_again_goes_on_with_its_ids_and_counters(hands: dict[str, ByHand]) -> None:
     hand = hands["n1"]
     me = hand.ack("REQUEST_ID")["client_id"]
-    hand.ack("SUB", "t", me)
-    hand.ack("PUT", "t", me, counter=1, publication="a")
-    hand.ack("UNSUB", "t", me)
-    unread = hand.ack("PUT", "t", me, counter=2, publication="nobody reads this")
+    hand.ack("SUB", "again", me)
+    hand.ack("PUT", "again", me, counter=1, publication="a")
+    hand.ack("UNSUB", "again", me)
+    unread = hand.ack("PUT", "again", me, counter=2, publication="nobody reads this")
     assert unread == {"id": 0, "count": 1, "duplicate": False, "stored": False}
-    assert hand.ack("SUB", "t", me) == {"last_id": 1, "resumed": False}
-    assert hand.ack("PUT", "t", me, counter=2, publication="late retry")["duplicate"]
-    assert hand.ack("PUT", "t", me, counter=3, publication="b")["id"] == 2
+    assert hand.ack("SUB", "again", me) == {"last_id": 1, "resumed": False}
+    assert hand.ack("PUT", "again", me, counter=2, publication="late retry")["duplicate"]
+    assert hand.ack("PUT", "again", me, counter=3, publication="b")["id"] == 2
 
 
 def test_errors_are_typed_and_say_whether_they_are_definite(hands: dict[str, ByHand]) -> None:
     hand = hands["n2"]
     me = hand.ack("REQUEST_ID")["client_id"]
     other = hand.ack("REQUEST_ID")["client_id"]
-    hand.ack("SUB", "t", me)
-    hand.ack("PUT", "t", me, counter=1, publication="a")
-    gap = hand.ask("PUT", "t", me, counter=9, publication="a")["body"]
+    hand.ack("SUB", "errors", me)
+    hand.ack("PUT", "errors", me, counter=1, publication="a")
+    gap = hand.ask("PUT", "errors", me, counter=9, publication="a")["body"]
     assert (gap["error"], gap["expected"], gap["definite"]) == ("counter_gap", 2, True)
-    assert hand.error("GET", "t", other) == "not_subscribed"
+    assert hand.error("GET", "errors", other) == "not_subscribed"
     assert hand.error("GET", "elsewhere", me) == "unknown_topic"
-    assert hand.error("GET", "t", me, last_id=5) == "bad_request"
-    assert hand.error("SUB", "t", "nobody") == "unknown_client"
+    assert hand.error("GET", "errors", me, last_id=5) == "bad_request"
+    assert hand.error("SUB", "errors", "nobody") == "unknown_client"
     assert hand.error("SUB", "", me) == "bad_request"
     assert hand.error("NONSENSE") == "bad_request"
-    assert hand.error("PUT", "t", me, counter=2, publication="x" * (1024**2 + 1)) == "too_large"
+    too_large = "x" * (1024**2 + 1)
+    assert hand.error("PUT", "errors", me, counter=2, publication=too_large) == "too_large"
 
 
 def test_who_speaks_a_later_version_is_refused_under_its_own_request_id(
@@ -100,9 +106,9 @@ def test_who_speaks_a_later_version_is_refused_under_its_own_request_id(
 def test_a_newer_process_fences_the_older_one(hands: dict[str, ByHand]) -> None:
     hand = hands["n3"]
     me = hand.ack("REQUEST_ID")["client_id"]
-    hand.ack("SUB", "t", me)
+    hand.ack("SUB", "fenced", me)
     assert hand.ack("REQUEST_ID", "", me)["epoch"] == 2
-    header: dict[str, Any] = {"topic": "t", "client_id": me}
+    header: dict[str, Any] = {"topic": "fenced", "client_id": me}
     reply = hand.ask("PUT", **header, counter=1, publication="by hand, without an epoch")
     assert reply["type"] == "ACK", "a request without an epoch is not fenced"
 
@@ -110,19 +116,17 @@ def test_a_newer_process_fences_the_older_one(hands: dict[str, ByHand]) -> None:
 def test_a_parked_get_is_answered_by_the_next_put(
     cluster: LocalCluster, hands: dict[str, ByHand]
 ) -> None:
-    import threading
-
     follower = follower_of(cluster)
     me = hands["n1"].ack("REQUEST_ID")["client_id"]
-    hands["n1"].ack("SUB", "t", me)
+    hands["n1"].ack("SUB", "parked", me)
     answers: list[dict[str, Any]] = []
     with ByHand(cluster.endpoints()[follower]) as waiting:
         thread = threading.Thread(
             target=lambda: answers.append(
-                waiting.ack("GET", "t", me, last_id=0, wait_ms=9000, text=True)
+                waiting.ack("GET", "parked", me, last_id=0, wait_ms=9000, text=True)
             )
         )
         thread.start()
-        hands["n1"].ack("PUT", "t", me, counter=1, publication="news")
+        hands["n1"].ack("PUT", "parked", me, counter=1, publication="news")
         thread.join(timeout=10)
     assert [answer["publication"] for answer in answers] == ["news"]

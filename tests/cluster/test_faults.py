@@ -149,7 +149,14 @@ def state_of(pid: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["kill-leader", "kill-follower", "kill-minority", "kill-majority", "kill-all"]
+    "name",
+    [
+        "kill-leader",
+        pytest.param("kill-follower", marks=pytest.mark.slow),
+        pytest.param("kill-minority", marks=pytest.mark.slow),
+        "kill-majority",
+        "kill-all",
+    ],
 )
 def test_killed_nodes_are_gone_and_come_back(stage: FaultyCluster, name: str) -> None:
     stage.put()

@@ -20,7 +20,7 @@ import zmq
 from cluster.local.local import LocalCluster
 from flotilla_client.protocol import ERRORS, decode_reply
 from tests.cluster.by_hand import ByHand
-from tests.conftest import ANSWER_MS, PATIENT, ClusterFactory
+from tests.conftest import ANSWER_MS, PATIENT, ClusterFactory, running
 
 SEED = 20_261
 PEER_FRAMES = 40_000  # of them all, a tenth in the quick tests
@@ -37,6 +37,13 @@ def highest_term(cluster: LocalCluster) -> int:
 @pytest.fixture
 def cluster(local_cluster: ClusterFactory) -> LocalCluster:
     return local_cluster(3, PATIENT)
+
+
+@pytest.fixture(scope="module")
+def unhurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Return a cluster for all who harm no file and no process of it."""
+    with running(tmp_path_factory.mktemp("hostile") / "cluster", settings=PATIENT) as made:
+        yield made
 
 
 def state(cluster: LocalCluster) -> dict[str, object]:
@@ -83,12 +90,12 @@ def mutated_messages(rng: random.Random, count: int) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(60_000, marks=pytest.mark.slow)])
 def test_bad_messages_on_the_client_port_get_typed_naks_and_change_nothing(
-    cluster: LocalCluster, count: int
+    unhurt: LocalCluster, count: int
 ) -> None:
     print("seed", SEED)
-    prepared(cluster)
-    before = state(cluster)
-    endpoint = cluster.endpoints()[cluster.wait_for_leader()]
+    prepared(unhurt)
+    before = state(unhurt)
+    endpoint = unhurt.endpoints()[unhurt.wait_for_leader()]
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.setsockopt(zmq.LINGER, 0)
         dealer.connect(endpoint)
@@ -112,14 +119,14 @@ def test_bad_messages_on_the_client_port_get_typed_naks_and_change_nothing(
         for _ in range(in_flight):
             take_reply()
     assert {"bad_request", "unknown_client"} <= codes
-    assert state(cluster) == before
-    assert len(cluster.pids()) == 3, cluster.tails()
+    assert state(unhurt) == before
+    assert len(unhurt.pids()) == 3, unhurt.tails()
 
 
-def test_a_message_without_the_delimiter_gets_a_nak(cluster: LocalCluster) -> None:
+def test_a_message_without_the_delimiter_gets_a_nak(unhurt: LocalCluster) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.setsockopt(zmq.LINGER, 0)
-        dealer.connect(next(iter(cluster.endpoints().values())))
+        dealer.connect(next(iter(unhurt.endpoints().values())))
         dealer.send(b'{"type": "STATUS", "request_id": "x"}')
         assert dealer.poll(10_000)
         assert decode_reply(dealer.recv_multipart()[1:]).body["error"] == "bad_request"
@@ -237,10 +244,10 @@ def test_a_flipped_bit_in_the_identity_refuses(cluster: LocalCluster) -> None:
     assert "identity.json" in ended.stderr
 
 
-def test_a_data_directory_is_used_by_one_process_at_a_time(cluster: LocalCluster) -> None:
-    ended = start_and_wait(cluster, "n1")
+def test_a_data_directory_is_used_by_one_process_at_a_time(unhurt: LocalCluster) -> None:
+    ended = start_and_wait(unhurt, "n1")
     assert ended.returncode == EXIT_DATA, ended
-    assert str(cluster.pids()["n1"]) in ended.stderr
+    assert str(unhurt.pids()["n1"]) in ended.stderr
 
 
 # --- the disk is full ---------------------------------------------------------------------------
