@@ -78,7 +78,7 @@ def attacked(home: Path) -> Iterator[tuple[AttackedCluster, Connection]]:
     try:
         cluster.start_all()
         cluster.wait_for_leader()
-        cluster.upgrade()
+        cluster.begin_at_newest_level()
         keys = Authority(cluster.keys_dir)
         own, attacker = keys.client("bystander"), keys.client("attacker")
         endpoints = list(cluster.endpoints().values())

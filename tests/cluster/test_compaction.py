@@ -55,7 +55,7 @@ def test_of_each_key_the_last_stays_though_the_leader_is_killed_in_between(
     ):
         with pytest.raises(Unsupported):
             admin.create_topic("t", compact=True)
-        cluster.upgrade()
+        cluster.begin_at_newest_level()
         made = admin.create_topic("t", compact=True)
         assert (made.policy.compact, made.policy.keep) == (True, "forever")
         with pytest.raises(BadRequest, match="compact"):
@@ -88,7 +88,7 @@ def test_keys_that_stand_apart_take_few_exchanges_and_the_record_of_them_is_soun
 ) -> None:
     """An exchange for each of them, before an answer might have several runs."""
     cluster = local_cluster(1)
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     endpoints, record = [*cluster.endpoints().values()], tmp_path / "record"
     with (
         Client(endpoints, state_dir=tmp_path / "writer", record=record) as writer,

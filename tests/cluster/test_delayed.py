@@ -53,7 +53,7 @@ def test_what_is_delayed_comes_once_and_in_time_though_the_leader_is_killed_befo
         with pytest.raises(Unsupported) as caught:
             writer.publish("t", "too early", deliver_after=1)
         assert (caught.value.details["needs"], caught.value.definite) == (5, True)
-        cluster.upgrade()
+        cluster.begin_at_newest_level()
         started = time.monotonic()
         late = writer.publish("t", "second", deliver_after=timedelta(seconds=DELAY_S))
         assert (late.id, late.stored, late.delayed) == (0, True, True)
@@ -83,7 +83,7 @@ def test_what_is_delayed_comes_once_and_in_time_though_the_leader_is_killed_befo
 def test_what_nobody_wants_is_refused_and_so_is_a_mixture(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     endpoints = [*cluster.endpoints().values()]
     with Client(endpoints, state_dir=tmp_path / "writer") as writer:
         with pytest.raises(NoSubscribers, match="'nobody'"):
@@ -104,7 +104,7 @@ def test_what_nobody_wants_is_refused_and_so_is_a_mixture(
 def test_callers_with_and_without_a_delay_do_not_wait_for_each_other(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     endpoints = [*cluster.endpoints().values()]
     with (
         Client(endpoints, state_dir=tmp_path / "writer") as writer,
@@ -128,7 +128,7 @@ def test_callers_with_and_without_a_delay_do_not_wait_for_each_other(
 
 
 def test_an_async_client_publishes_with_a_delay(cluster: LocalCluster, tmp_path: Path) -> None:
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     endpoints = [*cluster.endpoints().values()]
 
     async def main() -> list[bytes]:

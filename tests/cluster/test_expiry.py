@@ -39,7 +39,7 @@ def test_what_has_expired_is_given_to_nobody_though_the_leader_is_killed_in_betw
         with pytest.raises(Unsupported) as caught:
             writer.publish("t", "too early", expires=1)
         assert (caught.value.details["needs"], caught.value.definite) == (5, True)
-        cluster.upgrade()
+        cluster.begin_at_newest_level()
         writer.publish("t", "short", expires=SHORT_S)
         writer.publish("t", "stays", key="k")
         writer.publish("t", "long", expires=timedelta(seconds=LONG_S))
@@ -63,7 +63,7 @@ def test_what_has_expired_is_given_to_nobody_though_the_leader_is_killed_in_betw
 def test_a_reader_that_lags_by_the_time_to_live_is_given_what_is_left_and_its_record_is_sound(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     endpoints, record, ended = [*cluster.endpoints().values()], tmp_path / "record", Event()
 
     def publish() -> None:

@@ -38,7 +38,7 @@ def test_a_reader_that_is_killed_goes_on_without_a_disk(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     endpoints, record = ",".join(cluster.endpoints().values()), tmp_path / "record"
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     with Client(endpoints, name="billing", timeout=PATIENCE_S, record=record) as client:
         client.subscribe("orders")
         with Client(endpoints, timeout=PATIENCE_S, record=record) as shop:

@@ -69,7 +69,7 @@ def flotilla(cluster: LocalCluster, state: Path, *words: str) -> int:
 def test_a_pattern_needs_the_level_and_says_so(cluster: LocalCluster, shop: Client) -> None:
     with pytest.raises(Unsupported, match="subscriptions to patterns take feature level 4"):
         shop.subscribe("orders.*")
-    assert shop.upgrade()["level"] >= 4
+    assert cluster.begin_at_newest_level()["level"] >= 4
     assert not shop.subscribe("level.*").resumed
     assert shop.unsubscribe("level.*")
 

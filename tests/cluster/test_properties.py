@@ -44,7 +44,7 @@ def test_properties_come_out_as_they_went_in_whatever_way_they_took(
             client.publish("t", "too early", key="k")
         assert (caught.value.details["needs"], caught.value.definite) == (4, True)
         client.publish("t", "plain still goes")
-        cluster.upgrade()
+        cluster.begin_at_newest_level()
         since_ms = time.time() * 1000
         client.publish("t", "one", key="k", headers=HEADERS)
         client.publish_many(
@@ -89,7 +89,7 @@ def test_properties_come_out_as_they_went_in_whatever_way_they_took(
 def test_what_was_put_is_the_same_after_a_kill_of_the_leader_and_a_restart_of_all(
     cluster: LocalCluster, reader: Client, tmp_path: Path
 ) -> None:
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     endpoints = [*cluster.endpoints().values()]
     with Client(endpoints, state_dir=tmp_path / "writer") as client:
         client.publish("t", "1", key="k1", headers=HEADERS)
@@ -118,7 +118,7 @@ def test_what_was_put_is_the_same_after_a_kill_of_the_leader_and_a_restart_of_al
 def test_what_a_dead_process_left_in_its_outbox_goes_out_with_its_properties(
     cluster: LocalCluster, reader: Client, tmp_path: Path
 ) -> None:
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     with Client("127.0.0.1:1", state_dir=tmp_path / "writer") as offline:
         offline.enqueue("t", [Publication("a", "k", HEADERS), "b"])
     with Client([*cluster.endpoints().values()], state_dir=tmp_path / "writer") as client:
@@ -132,7 +132,7 @@ def test_what_a_dead_process_left_in_its_outbox_goes_out_with_its_properties(
 def test_who_asks_by_hand_gets_the_text_alone(
     cluster: LocalCluster, reader: Client, tmp_path: Path
 ) -> None:
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     endpoint = next(iter(cluster.endpoints().values()))
     with ByHand(endpoint) as hand, Client(endpoint) as client:
         me = hand.ack("REQUEST_ID")["client_id"]

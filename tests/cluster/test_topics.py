@@ -82,7 +82,7 @@ def test_policies_take_a_level_and_say_so(cluster: LocalCluster, boss: Admin, sh
         boss.create_topic("early", keep="forever")
     with pytest.raises(Unsupported, match="that start elsewhere take feature level 4"):
         shop.subscribe("early", start="earliest")
-    cluster.upgrade()
+    cluster.begin_at_newest_level()
     assert boss.create_topic("early", keep="forever").created
 
 

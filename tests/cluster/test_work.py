@@ -37,7 +37,7 @@ PATIENCE_S = 15.0
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes at the level of groups."""
     with running(tmp_path_factory.mktemp("cluster") / "work", settings=PATIENT) as made:
-        made.upgrade()
+        made.begin_at_newest_level()
         yield made
 
 

@@ -27,7 +27,7 @@ RUNS = {"FLOTILLA_TEST_KILLED_RUNS": "200", "FLOTILLA_TEST_KILLED_FROM": "1000"}
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Run three nodes at the level of groups."""
     with running(tmp_path_factory.mktemp("cluster") / "killed") as made:
-        made.upgrade()
+        made.begin_at_newest_level()
         yield made
 
 
