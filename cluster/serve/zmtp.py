@@ -110,7 +110,8 @@ def _told(body: bytes, session: CurveSession | None) -> bytes:
 
 def encode(parts: Sequence[bytes], session: CurveSession | None = None) -> bytes:
     """Return the bytes of a message; by CURVE each part is in a box of its own."""
-    last, encoded = len(parts) - 1, list[bytes]()
+    last = len(parts) - 1
+    encoded: list[bytes] = []
     if session is not None:
         for number, part in enumerate(parts):
             encoded.append(_frame(session.message(_BOXED_MORE if number < last else 0, part)))
