@@ -718,6 +718,10 @@ class AsyncClient:
         """Return publications of a topic from an id on; see `Client.read`."""
         return await self._read(self._session.read(topic, from_id, max_count))
 
+    async def read_runs(self, topic: str, from_id: int, max_count: int = 1) -> list[Delivery]:
+        """Return publications of a topic in all runs of one answer; see `Client.read_runs`."""
+        return await self._read(self._session.read_runs(topic, from_id, max_count))
+
     async def unsubscribe(self, topic: str, *, client_id: str | None = None) -> bool:
         """End a subscription; return whether there was one. Idempotent.
 

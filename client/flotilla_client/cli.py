@@ -558,7 +558,7 @@ def _read_topic(client: Client, options: Any) -> int:
     code = NOTHING_NEW
     while left:
         try:
-            delivery = client.read(options.topic, next_id or 1, min(left, GET_COUNT))
+            found = client.read_runs(options.topic, next_id or 1, min(left, GET_COUNT))
         except Gap as gap:
             if next_id is not None:
                 raise
@@ -567,11 +567,11 @@ def _read_topic(client: Client, options: Any) -> int:
         except (Expired, Compacted) as error:
             next_id = error.details["last_id"] + 1
             continue
-        if delivery is None:
+        if not found:
             break
-        write(b"".join(map(line, delivery)))
-        next_id, code = delivery.last_id + 1, OK
-        left -= len(delivery.publications)
+        write(b"".join(line(message) for delivery in found for message in delivery))
+        next_id, code = found[-1].last_id + 1, OK
+        left -= sum(len(delivery.publications) for delivery in found)
     return code
 
 

@@ -58,6 +58,8 @@ from flotilla_client.observer import Observer, Silent
 from flotilla_client.old_names import deadline_of, idle_of, warn_of
 from flotilla_client.operations import (
     GET_SLICES_MIN,
+    KNOWN,
+    KNOWN_WITH_RUNS,
     Ask,
     Operations,
     PutResult,
@@ -340,11 +342,21 @@ class Session:
         return self.operations.seek(topic, checks.start(start))
 
     def read(self, topic: str, from_id: int, max_count: int) -> Steps[Delivery | None]:
+        """Return the steps of a READ of one run."""
+        return _first(self.read_runs(topic, from_id, max_count, KNOWN))
+
+    def read_runs(
+        self,
+        topic: str,
+        from_id: int,
+        max_count: int,
+        known: Mapping[str, Any] = KNOWN_WITH_RUNS,
+    ) -> Steps[list[Delivery]]:
         """Return the steps of a READ."""
         check_topic(topic)
         checks.integer("from_id", from_id, 1, INTEGER_MAX)
         checks.integer("max_count", max_count, 1, INTEGER_MAX)
-        return self.operations.read(topic, from_id, max_count)
+        return self.operations.read(topic, from_id, max_count, known)
 
     def unsubscribe(self, topic: str, client_id: str | None) -> Steps[bool]:
         """Return the steps of an UNSUB; `client_id` None: of the client's own subscription."""
@@ -637,6 +649,11 @@ class Session:
             raise TopicInUse(f"{topic} has an open producer, which alone publishes to it")
 
 
+def _first(steps: Steps[list[Delivery]]) -> Steps[Delivery | None]:
+    found = yield from steps
+    return found[0] if found else None
+
+
 class _Parts:
     """What a client is made of in one process.
 
@@ -844,6 +861,14 @@ class Client:
         `details["last_id"]`: it goes on behind that), BadRequest beyond the next id, UnknownTopic.
         """
         return self._run(self._session.read(topic, from_id, max_count))
+
+    def read_runs(self, topic: str, from_id: int, max_count: int = 1) -> list[Delivery]:
+        """As `read`, with what follows in the same answer; empty where `read` is None.
+
+        Of a compacted topic what is left stands apart, each run a delivery of its own: up to 128
+        publications of those come at once. Go on behind the last one's `last_id`.
+        """
+        return self._run(self._session.read_runs(topic, from_id, max_count))
 
     def unsubscribe(self, topic: str, *, client_id: str | None = None) -> bool:
         """End a subscription; return whether there was one. Idempotent.

@@ -66,7 +66,7 @@ GET_SLICES_MIN: Final = 4  # in a deadline: others come to their turn; see attem
 EXPIRED_RUNS_MAX: Final = 1_000  # that one `get` or `read` passes; more with the next one
 # What this library knows that others may not: what it is sent is made for who asks.
 KNOWN: Final[Mapping[str, Any]] = {"properties": True, "expiry": True}
-KNOWN_BY_LOOP: Final[Mapping[str, Any]] = {**KNOWN, "runs": True}
+KNOWN_WITH_RUNS: Final[Mapping[str, Any]] = {**KNOWN, "runs": True}
 # Whoever asks, whenever: what a PUT is `too_many` of (a client's topics, ids) never gets fewer.
 REFUSED_FOREVER: Final = frozenset({"too_large", "bad_request", "too_many"})
 
@@ -648,7 +648,7 @@ class Operations:
         body |= {
             "max_count": max_count,
             "wait_ms": wait_ms,
-            **(KNOWN_BY_LOOP if in_loop else KNOWN),
+            **(KNOWN_WITH_RUNS if in_loop else KNOWN),
         }
         had, patterns = ({}, {}) if topic else (self.state.cursors(), self.state.patterns())
         placed = {name: self.state.placed(name) for name in (had if topic is None else (topic,))}
@@ -868,15 +868,18 @@ class Operations:
             return None, []
         return delivery.since(first_id + known, 0) if known else delivery, behind
 
-    def read(self, topic: str, from_id: int, max_count: int) -> Steps[Delivery | None]:
+    def read(
+        self, topic: str, from_id: int, max_count: int, known: Mapping[str, Any] = KNOWN
+    ) -> Steps[list[Delivery]]:
         """READ, by nobody in particular; it moves nothing, and nothing is in hand.
 
-        From the first on that has not expired, and is not compacted away.
+        From the first on that has not expired, and is not compacted away. `known`: with it one
+        run, `KNOWN_WITH_RUNS`: as many as one answer holds.
         """
         check_topic(topic)
         runs = 0
         while True:
-            body = {"from_id": from_id, "max_count": max_count, **KNOWN}
+            body = {"from_id": from_id, "max_count": max_count, **known}
             try:
                 done = yield Ask(Request(protocol.READ, "", topic, body=body))
             except (Expired, Compacted) as error:
@@ -886,7 +889,7 @@ class Operations:
                 from_id = error.details["last_id"] + 1
                 continue
             reply: Reply = done.reply
-            return _delivered(reply, 0)[0] if reply.body.get("count") else None
+            return _delivered(reply, 0) if reply.body.get("count") else []
 
     def subscribers(self, topic: str) -> Steps[list[SubscriberInfo]]:
         """TOPICS of one topic's subscribers, by nobody in particular."""

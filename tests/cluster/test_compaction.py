@@ -110,6 +110,15 @@ def test_keys_that_stand_apart_take_few_exchanges_and_the_record_of_them_is_soun
         assert [id_ for id_, _ in got[: KEYS - 6]] == list(range(13, 2 * KEYS, 2))
         assert not any(redelivered for _, redelivered in got[1:])
         assert reader._session._exchanges < 10
+
+        begun, found = reader._session._exchanges, list[int]()
+        while runs := reader.read_runs("t", found[-1] + 1 if found else 1, 10_000):
+            found += [message.id for delivery in runs for message in delivery]
+        assert found[:KEYS] == list(range(1, 2 * KEYS, 2))
+        assert reader._session._exchanges - begun < 10
+        alone = reader.read("t", 1, 10_000)
+        assert alone is not None
+        assert [message.id for message in alone] == [1], "one run"
     judgement = twins.judge(record)
     assert judgement.verdict is not Verdict.INVALID, judgement.evidence
     assert not any(judgement.evidence.values()), judgement.evidence

@@ -214,7 +214,7 @@ def read_range(
         while next_id < ids.end:
             count = min(BATCH_COUNT_MAX, ids.end - next_id)
             try:
-                delivery = client.read(topic, next_id, count)
+                found = client.read_runs(topic, next_id, count)
             except (Gap, Expired, Compacted) as gone:
                 kept_id = gone.details["last_id"] + 1
                 _tell(lost(topic, next_id, min(kept_id, ids.end)), fails_on_loss)
@@ -228,13 +228,19 @@ def read_range(
                 raise DataLost(
                     f"topic {topic!r} was deleted before id {next_id} was read"
                 ) from error
-            found_id = offsets.end_of(client, topic) if delivery is None else delivery.first_id
-            if found_id > next_id:  # what is between has expired, or is compacted away
-                _tell(lost(topic, next_id, min(found_id, ids.end)), fails_on_loss)
-                next_id = found_id
-            elif delivery is None:
-                raise _beyond(topic, ids.end - 1, next_id)
-            if delivery is not None and found_id < ids.end:  # asked for again, it may have expired
+            if not found:
+                end_id = offsets.end_of(client, topic)
+                if end_id <= next_id:
+                    raise _beyond(topic, ids.end - 1, next_id)
+                # What was there until now is gone, up to the end.
+                _tell(lost(topic, next_id, min(end_id, ids.end)), fails_on_loss)
+                next_id = end_id
+            for delivery in found:
+                if delivery.first_id > next_id:  # what is between has expired, or is compacted away
+                    _tell(lost(topic, next_id, min(delivery.first_id, ids.end)), fails_on_loss)
+                    next_id = delivery.first_id
+                if next_id >= ids.end:  # asked for again, it may have expired
+                    break
                 delivery = delivery.up_to(ids.end - 1)
                 next_id = delivery.last_id + 1
                 yield columns.batch_of(delivery, arrow)

@@ -175,6 +175,7 @@ CALLS: dict[str, Call] = {
     "publish_soon": lambda c: c.publish_soon("t", "a"),
     "seek": lambda c: c.seek("t", "earliest"),
     "read": lambda c: c.read("t", 1),
+    "read_runs": lambda c: c.read_runs("t", 1),
     "patterns": lambda c: c.patterns(),
     "all topics": lambda c: c.topics(everything=True),
     "make_group": lambda c: c.make_group("t", "g"),

@@ -73,6 +73,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "enqueue": lambda c: c.enqueue("t", ["a"]),
     "seek": lambda c: c.seek("t", "earliest"),
     "read": lambda c: c.read("t", 1),
+    "read_runs": lambda c: c.read_runs("t", 1),
     "patterns": lambda c: c.patterns(),
     "subscribers": lambda c: c.subscribers("t"),
     "upgrade": lambda c: c.upgrade(),

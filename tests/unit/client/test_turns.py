@@ -69,6 +69,7 @@ CALLS: dict[str, Call] = {
     "producer": lambda c: c.producer("t"),
     "seek": lambda c: c.seek("t", "earliest"),
     "read": lambda c: c.read("t", 1),
+    "read_runs": lambda c: c.read_runs("t", 1),
     "make_group": lambda c: c.make_group("t", "g"),
     "end_group": lambda c: c.end_group("t", "g"),
     "patterns": lambda c: c.patterns(),

@@ -17,7 +17,9 @@ from tests.unit.client.spark.test_offsets import TopicInMemory
 
 
 class ClientInMemory(TopicInMemory):
-    """Answers with as many as are asked for, up to the next that is over."""
+    """Answers with as many as are asked for: the next run, or `runs_max` of them."""
+
+    runs_max = 1
 
     def __enter__(self) -> Self:
         return self
@@ -25,30 +27,37 @@ class ClientInMemory(TopicInMemory):
     def __exit__(self, *error: object) -> None:
         pass
 
-    def read(self, topic: str, from_id: int, max_count: int = 1) -> Delivery | None:
-        first = super().read(topic, from_id)
-        if first is None:
-            return None
-        end_id = first.first_id + 1
-        while end_id <= len(self.times) and end_id not in self.over:
-            end_id += 1
-        count = min(max_count, end_id - first.first_id)
-        return Delivery(
-            "t", first.first_id, (b"",) * count, timestamps=((first.first_id + count - 1, 5),)
-        )
+    def read_runs(self, topic: str, from_id: int, max_count: int = 1) -> list[Delivery]:
+        found: list[Delivery] = []
+        while len(found) < self.runs_max and max_count and (first := self.read(topic, from_id)):
+            end_id = first.first_id + 1
+            while end_id <= len(self.times) and end_id not in self.over:
+                end_id += 1
+            count = min(max_count, end_id - first.first_id)
+            last_id = first.first_id + count - 1
+            found.append(Delivery("t", first.first_id, (b"",) * count, timestamps=((last_id, 5),)))
+            from_id, max_count = last_id + 1, max_count - count
+        return found
 
 
 def ids_read(
-    monkeypatch: pytest.MonkeyPatch, over: set[int], start: int, end: int, fails: bool
+    monkeypatch: pytest.MonkeyPatch,
+    over: set[int],
+    start: int,
+    end: int,
+    fails: bool,
+    runs_max: int = 1,
 ) -> list[int]:
     """Read ids from `start` up to `end`, which is not one of them, of a topic of ten."""
     client = ClientInMemory([5] * 10, over=over)
+    client.runs_max = runs_max
     monkeypatch.setattr(source, "_client", lambda connection: client)
     at: TopicAt = read_options({"endpoints": "127.0.0.1:1", "topic": "t"}).connection
     batches = read_range(at, IdRange(start, end), columns.SCHEMA, fails)
     return [id_ for batch in batches for id_ in batch.column("id").to_pylist()]
 
 
+@pytest.mark.parametrize("runs_max", [1, 2, 10])
 @pytest.mark.parametrize(
     ("over", "lost", "left"),
     [
@@ -64,11 +73,12 @@ def test_what_has_expired_is_an_error_or_left_out_and_said(
     over: set[int],
     lost: str,
     left: list[int],
+    runs_max: int,
 ) -> None:
     with pytest.raises(DataLost, match=lost):
-        ids_read(monkeypatch, over, 1, 7, fails=True)
+        ids_read(monkeypatch, over, 1, 7, True, runs_max)
     with caplog.at_level(logging.WARNING, "flotilla.spark"):
-        assert ids_read(monkeypatch, over, 1, 7, fails=False) == left
+        assert ids_read(monkeypatch, over, 1, 7, False, runs_max) == left
     [record] = caplog.records
     assert lost in record.getMessage()
     assert "have expired" in record.getMessage()
