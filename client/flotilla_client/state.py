@@ -17,7 +17,9 @@ the log again before the next change. SQLite says nothing of a checkpoint that h
 made only behind a change that was waited for, when its sync of the log has nothing to lose.
 
 What was sent leaves free pages, which are given back in steps, so that the file shrinks again.
-Without a directory everything stands in memory: the same rules, but not crash-proof.
+Without a directory everything stands in memory: the same rules, but not crash-proof. There what
+most publications and hand-overs change is no statement: it is put off until something else is asked
+of the database, and most of what enters the outbox has left it by then.
 
 Ctrl-C may end a change between any two steps. So what memory knows of the database is set aside
 before a change begins, and comes back behind its commit: whoever finds it missing rolls back what
@@ -30,7 +32,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,6 +152,7 @@ _UNUSABLE: Final = frozenset(
     | {sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
 )
 Statement = tuple[str, Sequence[object]]  # SQL and its values
+Row = tuple[str, str | int]  # (topic, counter) of the outbox; (table, topic) of another table
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,8 @@ class State:
         self._free_bytes_max = FREE_BYTES_KEPT  # or less is free, but for what pages lose
         self._is_short = False  # of room on the disk
         self._unwaited = 0  # changes since the last one that was waited for
+        self._put_off: dict[Row, Statement] = {}  # without a directory: not in the database yet
+        self._is_carried_out = False  # it may be, or in part: who did so was broken off
         self._claim()
         _states.add(self)
         try:
@@ -497,8 +501,9 @@ class State:
             if durable and known.cursors.get(topic, -1) >= last_id:
                 self._wait_for_changes()
                 return
-            self._commit((_RAISE_CURSOR, (topic, last_id)), durable=durable)
-            known.cursors[topic] = max(last_id, known.cursors.get(topic, last_id))
+            cursor = max(last_id, known.cursors.get(topic, last_id))
+            self._set({("cursors", topic): (_RAISE_CURSOR, (topic, cursor))}, durable)
+            known.cursors[topic] = cursor
             self._known = known
 
     def hand_over(self, topic: str, last_id: int, cursor: int = 0, durable: bool = True) -> None:
@@ -509,12 +514,15 @@ class State:
             if durable and is_known and known.cursors.get(topic, 0) >= cursor:
                 self._wait_for_changes()
                 return
-            handed: Statement = (_RAISE_HANDED, (topic, last_id))
-            acknowledged: Statement = (_RAISE_CURSOR, (topic, cursor))
-            self._commit(*((handed, acknowledged) if cursor else (handed,)), durable=durable)
-            known.handed[topic] = max(last_id, known.handed.get(topic, last_id))
+            last_id = max(last_id, known.handed.get(topic, last_id))
+            rows: dict[Row, Statement] = {("handed", topic): (_RAISE_HANDED, (topic, last_id))}
             if cursor:
-                known.cursors[topic] = max(cursor, known.cursors.get(topic, cursor))
+                cursor = max(cursor, known.cursors.get(topic, cursor))
+                rows["cursors", topic] = _RAISE_CURSOR, (topic, cursor)
+            self._set(rows, durable)
+            known.handed[topic] = last_id
+            if cursor:
+                known.cursors[topic] = cursor
             self._known = known
 
     def drop_cursor(self, topic: str, durable: bool = True) -> None:
@@ -637,74 +645,77 @@ class State:
         """
         with self._lock:
             known, size_bytes = self._settled(), 0
-            entries, statements, last = [], list[Statement](), dict[str, int]()
+            entries, rows, last = [], dict[Row, Statement](), dict[str, int]()
+            insert = _SET_ENTRY if self.directory is None else _INSERT_ENTRY
+            provisionally: list[Statement] = []
             for topic, of_topic in batches:
                 counter, of_entries = known.counters.get(topic, 0), list[Entry]()
                 for lengths, data in of_topic:
                     of_entries.append(Entry(topic, counter + 1, lengths, data))
-                    statements.append((_INSERT_ENTRY, (topic, counter + 1, lengths, data)))
+                    row = topic, counter + 1
+                    rows[row] = insert, (topic, counter + 1, lengths, data)
                     size_bytes += len(lengths) + len(data)
                     counter += len(lengths) // 4
                 if provisional and of_entries:
                     first = (topic, of_entries[0].counter)
-                    statements.append(("INSERT OR IGNORE INTO provisional VALUES (?, ?)", first))
+                    provisionally.append((_PROVISIONALLY, first))
                 last[topic] = counter
                 entries.append(of_entries)
             if known.outbox_bytes + size_bytes > self._outbox_bytes_max:
                 message = f"the outbox has {known.outbox_bytes} bytes that wait for an answer"
                 raise OutboxFull(message, details={"limit": self._outbox_bytes_max})
-            self._check_room(known.outbox_bytes, size_bytes)
+            if self.directory is not None:
+                self._check_room(self.directory, known.outbox_bytes, size_bytes)
             note(entries)
-            self._commit(*statements)
+            if provisionally:
+                self._commit(*rows.values(), *provisionally)
+            else:
+                self._set(rows)
             known.outbox_bytes += size_bytes
             known.counters |= last
             self._known = known
             return entries
 
-    def _check_room(self, outbox_bytes: int, size_bytes: int) -> None:
+    def _check_room(self, directory: Path, outbox_bytes: int, size_bytes: int) -> None:
         """Refuse what would take the last of the disk: then nothing could be sent any more.
 
         Raises OutboxFull if sending makes room, StateUnusable if there is nothing to send.
         """
-        free_bytes = self._disk_free_bytes()
+        free_bytes = self._disk_free_bytes(directory)
         if free_bytes >= SHORT_BYTES + 2 * size_bytes:
             return
         [(pages,)] = self._read("PRAGMA freelist_count")
         [(page_bytes,)] = self._read("PRAGMA page_size")
         grows_bytes = max(0, size_bytes - pages * page_bytes)
-        if free_bytes + self._log_bytes() >= size_bytes + grows_bytes + LEFT_BYTES:
+        if free_bytes + _log_bytes(directory) >= size_bytes + grows_bytes + LEFT_BYTES:
             return
         if not outbox_bytes:
-            raise unusable(self.directory or Path(), f"the disk is full ({free_bytes} bytes free)")
+            raise unusable(directory, f"the disk is full ({free_bytes} bytes free)")
         message = (
             f"the outbox has {outbox_bytes} bytes, and the disk no room: {free_bytes} are free"
         )
         raise OutboxFull(message, details={"limit": outbox_bytes})
 
-    def _log_bytes(self) -> int:
-        """Return the size of the log, which where room is short is emptied behind each change."""
-        log = (self.directory or Path()) / f"{DATABASE_NAME}-wal"
-        return log.stat().st_size if log.exists() else 0
-
-    def _disk_free_bytes(self) -> int:
-        if self.directory is None:
-            return sys.maxsize
+    def _disk_free_bytes(self, directory: Path) -> int:
         try:
             disk = os.statvfs(self._where)
         except OSError as error:
-            raise unusable(self.directory, error.strerror or str(error)) from error
+            raise unusable(directory, error.strerror or str(error)) from error
         return disk.f_bavail * disk.f_frsize
 
     def acknowledged(self, entry: Entry) -> None:
         """Forget a publication that the broker has. Not waited for (see above)."""
         with self._lock:
-            known = self._settled()
-            gone = self._commit((_DELETE_ENTRY, (entry.topic, entry.counter)), durable=False)
-            size_bytes = entry.size_bytes
-            known.outbox_bytes -= gone * size_bytes  # 0: a producer of the topic was sooner
-            self._free_bytes_max += size_bytes
-            if self._free_bytes_max >= FREE_BYTES_LOOK:  # else two more statements for each
-                self._shrink(known.outbox_bytes)
+            known, size_bytes = self._settled(), entry.size_bytes
+            if (entry.topic, entry.counter) in self._put_off and not self._is_carried_out:
+                self._forget_put_off(entry, known.counters[entry.topic])
+                known.outbox_bytes -= size_bytes
+            else:
+                gone = self._commit((_DELETE_ENTRY, (entry.topic, entry.counter)), durable=False)
+                known.outbox_bytes -= gone * size_bytes  # 0: a producer of the topic was sooner
+                self._free_bytes_max += size_bytes
+                if self._free_bytes_max >= FREE_BYTES_LOOK:  # else two more statements for each
+                    self._shrink(known.outbox_bytes)
             self._known = known
 
     def withdraw(self, entry: Entry) -> int:
@@ -835,6 +846,8 @@ class State:
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
             try:
+                if self._put_off:
+                    self._carry_out()
                 return self._database.execute(sql, values).fetchall()
             except sqlite3.Error as error:
                 raise self._explained(error) from error
@@ -867,6 +880,41 @@ class State:
             )
         return self._known
 
+    def _set(self, rows: Mapping[Row, Statement], durable: bool = True) -> None:
+        """Set rows, all or none; without a directory, when the database is asked next.
+
+        A row's statement stands for all that came before it, and may be carried out twice. From
+        here on nothing is known in memory, as with `_commit`.
+        """
+        if self.directory is not None:
+            self._commit(*rows.values(), durable=durable)
+            return
+        self.check_open()
+        self._known = None
+        self._put_off.update(rows)  # at one stroke: Python looks for a signal behind it
+
+    def _forget_put_off(self, entry: Entry, counter: int) -> None:
+        """Have an entry never enter the database; `counter`: the topic's last, which stays."""
+        self.check_open()
+        self._known = None
+        self._put_off["counters", entry.topic] = _RAISE_COUNTER, (entry.topic, counter)
+        del self._put_off[entry.topic, entry.counter]
+
+    def _carry_out(self) -> None:
+        """Carry out what was put off, before anything else is asked of the database.
+
+        What is broken off before its end is carried out again, whether it was committed or not.
+        """
+        self.check_open()
+        known, self._known, self._is_carried_out = self._known, None, True
+        self._roll_back()
+        self._database.execute("BEGIN")
+        for sql, values in self._put_off.values():
+            self._database.execute(sql, values)
+        self._database.execute("COMMIT")
+        self._put_off, self._is_carried_out = {}, False
+        self._known = known
+
     def _commit(self, *statements: Statement, durable: bool = True) -> int:
         """Carry statements out in one transaction, all or none; return how many rows the last met.
 
@@ -876,6 +924,8 @@ class State:
         self._known = None
         database, is_committing, met = self._database, False, 0
         try:
+            if self._put_off:
+                self._carry_out()
             if self.directory is not None:
                 self._prepare_change(self.directory, durable or self._unwaited >= UNWAITED_MAX)
             if len(statements) == 1:  # SQLite makes a transaction of it
@@ -898,7 +948,7 @@ class State:
         database = self._database
         if durable:
             self._check_there(directory)
-            self._is_short = self._disk_free_bytes() < SHORT_BYTES
+            self._is_short = self._disk_free_bytes(directory) < SHORT_BYTES
         if self._has_failed:
             self._write_log_again()
         self._unwaited = 0 if durable else self._unwaited + 1
@@ -1065,6 +1115,12 @@ def _forget_cached(directory: Path) -> None:
         raise unusable(directory, error.strerror or str(error)) from error
 
 
+def _log_bytes(directory: Path) -> int:
+    """Return the size of the log, which where room is short is emptied behind each change."""
+    log = directory / f"{DATABASE_NAME}-wal"
+    return log.stat().st_size if log.exists() else 0
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -1145,6 +1201,8 @@ os.register_at_fork(
 
 _SEQUENCE: Final = "UPDATE client SET sequence = ?"
 _INSERT_ENTRY: Final = "INSERT INTO outbox VALUES (?, ?, ?, ?)"
+_SET_ENTRY: Final = "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?)"
+_PROVISIONALLY: Final = "INSERT OR IGNORE INTO provisional VALUES (?, ?)"
 _DELETE_ENTRY: Final = "DELETE FROM outbox WHERE topic = ? AND counter = ?"
 _RAISE_COUNTER: Final = (
     "INSERT INTO counters VALUES (?, ?) "

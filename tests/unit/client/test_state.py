@@ -40,9 +40,20 @@ PIECE = pack([bytes(20_000)])
 STEPS_MIN = 5  # places at which every change can be broken off
 
 
+FORMS = pytest.mark.parametrize("is_kept", [True, False], ids=["directory", "memory"])
+
+
 def _reopened(state: State) -> State:
     state.close()
     return State(state.directory)
+
+
+def _read_again(state: State) -> State:
+    """Return what stands of a state in its database: of a directory, for another process."""
+    if state.directory is not None:
+        return _reopened(state)
+    state._known = None
+    return state
 
 
 def test_everything_stands_after_reopening(tmp_path: Path) -> None:
@@ -59,12 +70,55 @@ def test_everything_stands_after_reopening(tmp_path: Path) -> None:
     state.close()
 
 
-def test_memory_keeps_the_same_rules_without_a_directory() -> None:
-    state = State(None)
+@FORMS
+def test_what_is_acknowledged_leaves_the_outbox_and_its_counter_stays(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    state = State(tmp_path if is_kept else None)
     [entry] = state.enqueue("t", [TWO])
     assert (entry.counter, entry.count, state.counter("t")) == (1, 2, 2)
     state.acknowledged(entry)
-    assert state.outbox() == []
+    state = _read_again(state)
+    assert (state.outbox(), state.outbox_bytes, state.counter("t")) == ([], 0, 2)
+    [entry] = state.enqueue("t", [ONE])
+    assert (entry.counter, state.outbox()) == (3, [entry])
+    state.acknowledged(entry)
+    state.acknowledged(entry)
+    assert (state.outbox(), state.outbox_bytes) == ([], 0)
+    state.close()
+
+
+@FORMS
+def test_what_changes_most_often_stands_before_all_that_comes_behind_it(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    state = State(tmp_path if is_kept else None)
+    state.raise_cursor("s", 0)
+    first, second = state.enqueue("t", [ONE, TWO])
+    state.hand_over("s", 9, cursor=7)
+    state.acknowledged(first)
+    state.raise_cursor("s", 8)
+    state.lower({}, {"s": 5}, ())
+    state = _read_again(state)
+    assert (state.cursor("s"), state.handed("s")) == (5, 5)
+    assert (state.outbox(), state.acknowledged_counters()) == ([second], {"t": 1})
+    assert state.withdraw(second) == 2
+    assert [entry.counter for entry in state.enqueue("t", [ONE])] == [2]
+    state.close()
+
+
+@FORMS
+def test_counters_that_were_provisional_are_final_with_those_that_were_not(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    state = State(tmp_path if is_kept else None)
+    [first] = state.enqueue("t", [ONE])
+    state.enqueue("t", [ONE], provisional=True)
+    state.enqueue("t", [ONE])
+    state.acknowledged(first)
+    state.resumed("me", 2, 1, {"t": 7}, {})
+    state = _read_again(state)
+    assert [entry.counter for entry in state.outbox("t")] == [8, 9]
     state.close()
 
 
@@ -218,8 +272,9 @@ def test_the_lock_file_names_the_holder(tmp_path: Path) -> None:
     state.close()
 
 
-def test_a_cursor_is_never_lowered() -> None:
-    state = State(None)
+@FORMS
+def test_a_cursor_is_never_lowered(tmp_path: Path, is_kept: bool) -> None:
+    state = State(tmp_path if is_kept else None)
     state.raise_cursor("t", 9)
     state.raise_cursor("t", 4)
     assert state.cursor("t") == 9
@@ -245,8 +300,11 @@ def test_a_cursor_that_could_not_be_stored_has_not_moved(tmp_path: Path) -> None
     again.close()
 
 
-def test_resuming_adopts_what_the_broker_knows_better_and_lowers_nothing() -> None:
-    state = State(None)
+@FORMS
+def test_resuming_adopts_what_the_broker_knows_better_and_lowers_nothing(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    state = State(tmp_path if is_kept else None)
     state.raise_cursor("ahead", 9)
     state.raise_cursor("behind", 1)
     state.raise_cursor("unsubscribed, answer lost", 5)
@@ -258,8 +316,11 @@ def test_resuming_adopts_what_the_broker_knows_better_and_lowers_nothing() -> No
     state.close()
 
 
-def test_withdrawing_gives_back_the_counters_of_it_and_all_behind_it() -> None:
-    state = State(None)
+@FORMS
+def test_withdrawing_gives_back_the_counters_of_it_and_all_behind_it(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    state = State(tmp_path if is_kept else None)
     first, second, _ = state.enqueue("t", [ONE, TWO, ONE])
     state.enqueue("other", [ONE])
     assert state.withdraw(second) == 3
@@ -270,8 +331,11 @@ def test_withdrawing_gives_back_the_counters_of_it_and_all_behind_it() -> None:
     state.close()
 
 
-def test_removing_one_moves_up_what_follows_and_the_last_counter() -> None:
-    state = State(None)
+@FORMS
+def test_removing_one_moves_up_what_follows_and_the_last_counter(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    state = State(tmp_path if is_kept else None)
     first, second, _, _ = state.enqueue("t", [ONE, TWO, ONE, TWO])
     state.enqueue("other", [ONE])
     assert state.remove(second) == 2
@@ -297,8 +361,11 @@ def test_provisional_counters_become_final_behind_what_the_broker_has(tmp_path: 
     state.close()
 
 
-def test_a_full_outbox_refuses_and_takes_again_once_it_is_acknowledged(tmp_path: Path) -> None:
-    state = State(tmp_path, outbox_bytes_max=16)
+@FORMS
+def test_a_full_outbox_refuses_and_takes_again_once_it_is_acknowledged(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    state = State(tmp_path if is_kept else None, outbox_bytes_max=16)
     [entry] = state.enqueue("t", [ONE])
     with pytest.raises(OutboxFull) as caught:
         state.enqueue("t", [ONE, ONE])
@@ -309,14 +376,17 @@ def test_a_full_outbox_refuses_and_takes_again_once_it_is_acknowledged(tmp_path:
     state.close()
 
 
-def test_empty_publications_fill_the_outbox_too(tmp_path: Path) -> None:
-    with closing(State(tmp_path, outbox_bytes_max=1_000)) as state:
+@FORMS
+def test_empty_publications_fill_the_outbox_too(tmp_path: Path, is_kept: bool) -> None:
+    directory = tmp_path if is_kept else None
+    with closing(State(directory, outbox_bytes_max=1_000)) as state:
         state.enqueue("t", [pack([b""] * 250)])
         with pytest.raises(OutboxFull):
             state.enqueue("t", [pack([b""])])
         assert len(state.outbox()) == 1
-    with closing(State(tmp_path, outbox_bytes_max=1_000)) as state, pytest.raises(OutboxFull):
-        state.enqueue("t", [pack([b""])])
+    if is_kept:
+        with closing(State(directory, outbox_bytes_max=1_000)) as state, pytest.raises(OutboxFull):
+            state.enqueue("t", [pack([b""])])
 
 
 # --- the size of the file -------------------------------------------------------------------------
@@ -463,12 +533,18 @@ def test_a_disk_too_full_to_shrink_a_file_keeps_no_acknowledgment_from_being_sto
         assert state.enqueue("t", [ONE])[0].counter == LARGE_COUNT + 1
 
 
-def test_what_is_closed_says_so_and_still_tells_its_id(tmp_path: Path) -> None:
-    state = State(tmp_path)
+@FORMS
+def test_what_is_closed_says_so_and_still_tells_its_id(tmp_path: Path, is_kept: bool) -> None:
+    state = State(tmp_path if is_kept else None)
     state.resumed("me", 3, 7, {}, {})
+    [entry] = state.enqueue("t", [ONE])
     state.close()
     with pytest.raises(Closed):
         state.next_sequence()
+    with pytest.raises(Closed):
+        state.enqueue("t", [ONE])
+    with pytest.raises(Closed):
+        state.acknowledged(entry)
     with pytest.raises(Closed):
         state.outbox()
     assert state.client_id == "me"
@@ -494,7 +570,11 @@ def test_a_commit_that_failed_is_not_counted_as_bytes_of_the_outbox(tmp_path: Pa
 
 
 CHANGES: dict[str, Callable[[State], object]] = {
-    "enqueue": lambda state: state.enqueue("t", [TWO, ONE], provisional=True),
+    "enqueue": lambda state: state.enqueue("t", [TWO, ONE]),
+    "provisional": lambda state: state.enqueue("t", [TWO, ONE], provisional=True),
+    "answered": lambda state: state.acknowledged(LAST),
+    "handed over": lambda state: state.hand_over("s", 6, cursor=5),
+    "read": lambda state: state.outbox(),
     "acknowledged": lambda state: state.acknowledged(state.outbox("t")[0]),
     "withdraw": lambda state: state.withdraw(state.outbox("t")[0]),
     "remove": lambda state: state.remove(state.outbox("t")[0]),
@@ -506,6 +586,9 @@ CHANGES: dict[str, Callable[[State], object]] = {
 }
 
 
+LAST = Entry("t", 9, *ONE)  # of what is prepared: behind what is provisional
+
+
 class Stop(BaseException):
     """What Ctrl-C is, from a place that the test chose."""
 
@@ -514,11 +597,12 @@ def _all_of(state: State) -> tuple[object, ...]:
     return (copy.deepcopy(state._settled()), state.outbox(), state.counter("t"))
 
 
-def _prepared(directory: Path) -> State:
+def _prepared(directory: Path | None) -> State:
     state = State(directory)
     state.resumed("me", 2, 4, {"t": 3}, {"s": 1})
     state.enqueue("t", [ONE, TWO, ONE])
     state.enqueue("t", [ONE], provisional=True)
+    assert state.enqueue("t", [ONE]) == [LAST]
     return state
 
 
@@ -545,19 +629,15 @@ def _broken_off(work: Callable[[], object], place: int) -> bool:
     return False
 
 
+@FORMS
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_that_is_broken_off_anywhere_is_whole_or_not_there(
-    name: str, tmp_path: Path
+    name: str, is_kept: bool, tmp_path: Path
 ) -> None:
     change, places = CHANGES[name], itertools.count(1)
-    undisturbed = _prepared(tmp_path / "undisturbed")
-    change(undisturbed)
-    whole = _all_of(undisturbed)
-    undisturbed.close()
+    before, whole = _states_around(change, tmp_path / "undisturbed" if is_kept else None)
     for place in places:
-        directory = tmp_path / str(place)
-        state = _prepared(directory)
-        before = _all_of(state)
+        state = _prepared(tmp_path / str(place) if is_kept else None)
         is_broken = _broken_off(functools.partial(change, state), place)
         known = _all_of(state)
         # Another thread gets on with it, and so does this one.
@@ -566,11 +646,11 @@ def test_a_change_that_is_broken_off_anywhere_is_whole_or_not_there(
         thread.join(10)
         assert not thread.is_alive()
         state.raise_cursor("later", 1)
-        [(setting,)] = state._read("PRAGMA synchronous")
-        assert setting == SYNCHRONOUS_FULL
+        if is_kept:
+            [(setting,)] = state._read("PRAGMA synchronous")
+            assert setting == SYNCHRONOUS_FULL
         rest = _all_of(state)
-        state.close()
-        again = State(directory)
+        again = _read_again(state)
         assert _all_of(again) == rest, (name, place)
         again.close()
         if not is_broken:
@@ -579,8 +659,35 @@ def test_a_change_that_is_broken_off_anywhere_is_whole_or_not_there(
     assert next(places) > STEPS_MIN
 
 
-def test_what_waits_for_an_answer_is_not_acknowledged_yet() -> None:
-    state = State(None)
+def _states_around(
+    change: Callable[[State], object], directory: Path | None
+) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """Return what stands before a change, and behind one that nobody breaks off."""
+    with closing(_prepared(directory)) as state:
+        before = _all_of(state)
+    if directory is not None:
+        shutil.rmtree(directory)
+    with closing(_prepared(directory)) as state:
+        change(state)
+        return before, _all_of(state)
+
+
+@pytest.mark.parametrize("broken", ["answered", "read"])
+def test_what_was_broken_off_anywhere_is_gone_once_it_is_acknowledged(broken: str) -> None:
+    for place in itertools.count(1):
+        with closing(_prepared(None)) as state:
+            is_broken = _broken_off(functools.partial(CHANGES[broken], state), place)
+            state.acknowledged(LAST)
+            assert LAST not in state.outbox(), place
+            assert (state.outbox_bytes, state.counter("t")) == (37, 9)
+        if not is_broken:
+            break
+    assert place > STEPS_MIN
+
+
+@FORMS
+def test_what_waits_for_an_answer_is_not_acknowledged_yet(tmp_path: Path, is_kept: bool) -> None:
+    state = State(tmp_path if is_kept else None)
     first, second = state.enqueue("t", [pack([b"a", b"b"]), pack([b"c"])])
     assert state.acknowledged_counters() == {"t": 0}
     state.acknowledged(first)
@@ -590,16 +697,22 @@ def test_what_waits_for_an_answer_is_not_acknowledged_yet() -> None:
     state.close()
 
 
-def test_what_a_cluster_has_lost_was_neither_acknowledged_nor_handed_over() -> None:
-    state = State(None)
+@FORMS
+def test_what_a_cluster_has_lost_was_neither_acknowledged_nor_handed_over(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    state = State(tmp_path if is_kept else None)
     state.hand_over("t", 5, cursor=4)
     state.lower({}, {"t": 2}, ())
     assert (state.cursor("t"), state.handed("t"), state.had()) == (2, 2, {"t": 2})
     state.close()
 
 
-def test_what_was_handed_over_at_another_place_counts_no_more() -> None:
-    state = State(None)
+@FORMS
+def test_what_was_handed_over_at_another_place_counts_no_more(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    state = State(tmp_path if is_kept else None)
     state.raise_cursor("t", 0)
     state.hand_over("t", 5)
     assert state.place("t", 2, 7)
