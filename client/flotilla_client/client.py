@@ -1272,7 +1272,8 @@ class Client:
                 call.keep(parts.session.late())
         finally:
             for call in calls:
-                call.leave()
+                if not call.is_over:
+                    call.leave()
         parts.session.operations.warn()
 
     def _lead(self, parts: _Parts, ticket: Ticket) -> None:

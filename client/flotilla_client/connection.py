@@ -145,7 +145,8 @@ def has_come(link: Link) -> bool:
 
 def received(link: Link) -> list[list[bytes]]:
     """Return the messages that have come, without waiting."""
-    socket, found = link.socket, list[list[bytes]]()
+    socket = link.socket
+    found: list[list[bytes]] = []
     while socket.getsockopt(_EVENTS) & _IN:
         found.append(socket.recv_multipart(_LAST))
     return found

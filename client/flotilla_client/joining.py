@@ -58,6 +58,7 @@ from flotilla_client.state import Entry
 
 # What a node refuses for what one of them may alone be to blame for: then each is asked alone.
 OF_ONE: Final = frozenset({BacklogFull.CODE, BadRequest.CODE, TooLarge.CODE, Unsupported.CODE})
+NOTHING: Final = frozenset[str]()
 NEVER_MS: Final = float("inf")
 
 # What a caller wants of what nobody subscribes to: a warning, an error, or nothing.
@@ -234,6 +235,20 @@ class _BatchUnderWay:
     def is_promised(self) -> bool:
         """Whether somebody who no longer waits was told that it stays in the outbox."""
         return any([call.is_over or call.is_deserted for call, _ in self.owned])
+
+    def note(self, result: PutResult) -> None:
+        """Note at each publication what is its own of the batch's result."""
+        duplicate, stored, delayed = result.duplicate, result.stored, result.delayed
+        for _, piece in self.owned:
+            if piece.count == result.count:  # alone, as a rule
+                piece.result = result
+                continue
+            id_ = result.id + piece.counter - self.entry.counter if result.id else 0
+            piece.result = PutResult(id_, piece.count, duplicate, stored, delayed)
+
+    def warns(self) -> bool:
+        """Return whether a warning has to say that it was not stored."""
+        return not self.owned or any([call.warns for call, _ in self.owned])
 
 
 @dataclass(slots=True, eq=False)
@@ -608,7 +623,7 @@ class Joined:
         except Exception as error:  # noqa: BLE001, an observer's: its callers get it
             self._break_off(line, batch, error)
             return
-        final = OF_ONE if batch.is_joined else frozenset[str]()
+        final = OF_ONE if batch.is_joined else NOTHING
         batch.ask = Ask(self._operations.put_request(batch.entry), final=final)
         batch.exchange = self._new_exchange(batch.ask, end_ms)
         now_ms = self._now_ms()
@@ -690,21 +705,8 @@ class Joined:
     def _answered(self, line: _Line, batch: _BatchUnderWay, done: Done) -> None:
         """Record the ACK, forget the entry, tell the callers."""
         assert batch.operation is not None, line.topic
-
-        def note(result: PutResult) -> None:
-            duplicate, stored, delayed = result.duplicate, result.stored, result.delayed
-            for _, piece in batch.owned:
-                if piece.count == result.count:  # alone, as a rule
-                    piece.result = result
-                    continue
-                id_ = result.id + piece.counter - batch.entry.counter if result.id else 0
-                piece.result = PutResult(id_, piece.count, duplicate, stored, delayed)
-
-        def warns() -> bool:
-            return not batch.owned or any([call.warns for call, _ in batch.owned])
-
         try:
-            self._operations.stored(batch.operation, batch.entry, done, note, warns)
+            self._operations.stored(batch.operation, batch.entry, done, batch.note, batch.warns)
         except Exception as error:  # noqa: BLE001, an observer's: its callers get it
             self._break_off(line, batch, error)
             return

@@ -241,9 +241,9 @@ class Exchange:
         if name != self.name:
             return [self._keep_listening(now_ms)]
         self._routes.answered(self._endpoint, reply, now_ms)
-        self._causes[self._endpoint] = str(reply.body.get("error", ""))
         if reply.type == ACK:
             return [Done(reply, self._attempts)]
+        self._causes[self._endpoint] = str(reply.body.get("error", ""))
         return self._refused(reply, int(attempt), now_ms)
 
     def silent(self, now_ms: float, cause: str = "no answer") -> list[Action]:

@@ -645,15 +645,17 @@ class State:
         """
         with self._lock:
             known, size_bytes = self._settled(), 0
-            entries, rows, last = [], dict[Row, Statement](), dict[str, int]()
-            insert = _SET_ENTRY if self.directory is None else _INSERT_ENTRY
+            entries: list[list[Entry]] = []
+            rows: dict[Row, Statement] = {}
             provisionally: list[Statement] = []
+            last: dict[str, int] = {}
+            insert = _SET_ENTRY if self.directory is None else _INSERT_ENTRY
             for topic, of_topic in batches:
-                counter, of_entries = known.counters.get(topic, 0), list[Entry]()
+                counter = known.counters.get(topic, 0)
+                of_entries: list[Entry] = []
                 for lengths, data in of_topic:
                     of_entries.append(Entry(topic, counter + 1, lengths, data))
-                    row = topic, counter + 1
-                    rows[row] = insert, (topic, counter + 1, lengths, data)
+                    rows[topic, counter + 1] = insert, (topic, counter + 1, lengths, data)
                     size_bytes += len(lengths) + len(data)
                     counter += len(lengths) // 4
                 if provisional and of_entries:
