@@ -80,11 +80,7 @@ def readers_are_silent(patches: Patches) -> None:
     patches.attribute(Broker, "_hear", lambda broker, client_id: None)
 
 
-@bug(
-    "who waits and is forgotten is told so",
-    {"answered", "books", "upkeep", "waits"},
-    SEEDS_RARE_MAX,
-)
+@bug("who waits and is forgotten is told so", {"answered", "books", "upkeep", "waits"})
 def the_forgotten_wait_on(patches: Patches) -> None:
     """Leave the parked GETs of forgotten clients where they are."""
 

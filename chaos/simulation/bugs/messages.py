@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from chaos.simulation.bugs.registry import SEEDS_RARE_MAX, Patches, bug
+from chaos.simulation.bugs.registry import Patches, bug
 from cluster.log import journal
 from cluster.raft.transport import _RECEIVE, Guard
 from cluster.wire.messages import AppendEntries, RequestVoteResponse, SnapshotOffer
@@ -22,7 +22,7 @@ def _shorten_messages(patches: Patches) -> None:
     patches.attribute(journal, "SLICE_ENTRIES_MAX", 1)
 
 
-@bug("16: an append commits no more than it proves", {"commit", "ended", "prefix"}, SEEDS_RARE_MAX)
+@bug("16: an append commits no more than it proves", {"commit", "ended", "prefix"})
 def commit_index_is_believed(patches: Patches) -> None:
     """Commit up to the leader's index, whatever stands there."""
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.checks.reference import Reference
 from chaos.simulation.world.node import SimNode
 from chaos.simulation.world.wire import WirePort
 from chaos.simulation.world.world import World
@@ -39,8 +40,8 @@ QUIET_S: Final = 3.0  # until what the last clients have asked for is over: GETs
 class Books:
     """Looks into the nodes of a world; tells `invariants` of what does not add up."""
 
-    def __init__(self, world: World, invariants: Invariants) -> None:
-        self._world, self._invariants = world, invariants
+    def __init__(self, world: World, invariants: Invariants, reference: Reference) -> None:
+        self._world, self._invariants, self._reference = world, invariants, reference
         self._turns = 0
         # By node, of what is wrong: its process and which way; when it said so; how often since.
         self._wrong: dict[str, tuple[tuple[int, bool], float, int]] = {}
@@ -206,6 +207,9 @@ class Books:
                 if last_id is not None and last_id < end:
                     yield "waits", f"a GET of {topic} is parked behind {last_id}, it ends at {end}"
         for client_id, parked in led._parked_any.items():
+            known = self._reference.clients.get(client_id)
+            if known is None or not known.epoch.at(member.store.applied_index):
+                yield "waits", f"{client_id} waits for any topic, and is no client"
             principals = {each.principal for each in parked.values()}
             for name, found in topics.of(client_id).items():
                 if any(member.store.lacks(each, "subscribe", name) for each in principals):

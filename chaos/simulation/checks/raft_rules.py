@@ -75,6 +75,10 @@ class Life:
     # By leader and term: up to where each append has shown its log, of those that wait for a word.
     shown: dict[tuple[str, int], deque[int]] = field(default_factory=lambda: defaultdict(deque))
     installed_index: int = 0
+    # Up to where a follower may commit; by what it was shown since its last turn it may be further:
+    # an entry that it has to have, as (index, term), and how far that goes.
+    proved_index: int | None = None
+    claims: list[tuple[int, int, int]] = field(default_factory=list)
     reset_s: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[int, dict[Voter, int]] = field(default_factory=lambda: defaultdict(dict))
     questions: set[tuple[str, int, int]] = field(default_factory=set)
@@ -159,11 +163,16 @@ class RaftRules:
         is_leader = raft.is_leader
         if is_leader:
             self._counts_rightly(node, member, life)
+        if is_leader or life.leading is not None or life.proved_index is None:
+            life.proved_index = committed  # what it led, or began with
+        elif committed > life.proved_index:
+            self._was_proved(node, mirror, life, committed)
         life.last = (mirror.last_term, mirror.last_index)
         life.term, life.settled_index = mirror.term, raft.settled_index
         life.leading = raft.term if is_leader else None
         if not self._world.net.has_untaken(node.name):
             life.heard_before.clear()  # whatever was asked is answered by now, or never
+            life.claims.clear()
             if life.asks_s is not None or life.pre_votes:
                 self._forget_promises(node, member, life)
 
@@ -173,6 +182,18 @@ class RaftRules:
         if member.raft._core.election_deadline_s > node.clock():
             life.asks_s = None
             life.pre_votes.clear()
+
+    def _was_proved(self, node: SimNode, mirror: Mirror, life: Life, committed: int) -> None:
+        """Check that a follower takes no more for committed than an append has proved to it.
+
+        What is in its log behind that may be an earlier leader's, and gone everywhere else.
+        """
+        proved = [reach for index, term, reach in life.claims if mirror.holds(index, term)]
+        most = max([life.proved_index or 0, life.installed_index, *proved])
+        if committed > most:
+            text = f"{node.name} follows, and takes entry {committed} for committed"
+            self._fail("commit", f"{text}; what it was shown proves {most}")
+        life.proved_index = committed
 
     def _counts_rightly(self, node: SimNode, member: Member, life: Life) -> None:
         """Check what a leader believes that the others have, if it may have changed.
@@ -210,6 +231,9 @@ class RaftRules:
                 )
             )
         life.shown[source, message.term].append(shown)
+        reach = min(shown, message.commit_index)
+        if reach > (life.proved_index or 0):
+            life.claims.append((message.previous_index, message.previous_term, reach))
         life.heard[source] = message.term, node.clock(), self._world.now
 
     def _take_append_entries_response(

@@ -109,7 +109,7 @@ class Attached:
         self._replies = Replies(
             world, self._invariants, self._reference, self._calm, self._rules.served
         )
-        self._books = Books(world, self._invariants)
+        self._books = Books(world, self._invariants, self._reference)
         self._upkeep = Upkeep(world, self._invariants)
         self._clients_upkeep = ClientsUpkeep(lambda text: self._invariants.fail("upkeep", text))
         self._checkpoints = Checkpoints(world, self._invariants)

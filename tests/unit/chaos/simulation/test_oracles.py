@@ -12,6 +12,7 @@ import pytest
 from chaos.simulation.checks.books import ASKED_S_MAX, TAKE_S_MAX, Books
 from chaos.simulation.checks.calm import Calm
 from chaos.simulation.checks.mirror import Mirror
+from chaos.simulation.checks.raft_rules import RaftRules
 from chaos.simulation.checks.rebuilt import ReopenedStore, is_so, memory_of
 from chaos.simulation.checks.reference import ByIndex, Reference
 from chaos.simulation.checks.work import WorkPromises
@@ -49,6 +50,7 @@ from cluster.store.commands import (
 from cluster.store.idle import HEARD_MS
 from cluster.store.store import Done, Limits, Store
 from cluster.wire.levels import LEVEL_OF_IDLE, LEVEL_OF_PATTERNS
+from cluster.wire.messages import AppendEntries
 from flotilla_client.protocol import pack
 from flotilla_client.work import LeaseBook
 
@@ -222,7 +224,7 @@ def test_a_take_that_waits_for_what_is_there_or_for_no_group_is_seen(tmp_path: P
     raft = SimpleNamespace(serving=True, term=1)
     member = SimpleNamespace(broker=led, store=store, raft=raft)
     node = SimpleNamespace(name="a", life=1, clock=lambda: clock[0])
-    books = Books(cast("Any", SimpleNamespace(watchers=[])), cast("Any", None))
+    books = Books(cast("Any", SimpleNamespace(watchers=[])), cast("Any", None), cast("Any", None))
 
     def found() -> list[str]:
         return [check for check, _ in books._takes_in_vain(cast("Any", node), cast("Any", member))]
@@ -234,11 +236,68 @@ def test_a_take_that_waits_for_what_is_there_or_for_no_group_is_seen(tmp_path: P
     assert found() == ["waits"]
 
 
+def test_a_wait_for_any_topic_that_a_forgotten_client_has_left_is_seen() -> None:
+    reference = Reference(Limits())
+    reference.apply(1, [Raise(LEVEL_OF_IDLE)], 1, commands.Stamp(0))
+    reference.apply(2, [Register("c", True, 0, "n")], 1, commands.Stamp(0))
+    reference.apply(3, [Forget(["c"], -(10**9))], 1, commands.Stamp(0))
+    store = SimpleNamespace(applied_index=2, _topics=SimpleNamespace(active={}, of=lambda one: {}))
+    waiting = SimpleNamespace(principal=None)
+    led = SimpleNamespace(_parked={}, _parked_any={"c": {1: waiting}})
+    member = SimpleNamespace(broker=led, store=store)
+    world, nobody = SimpleNamespace(watchers=[]), cast("Any", None)
+    books = Books(cast("Any", world), nobody, reference)
+
+    def found() -> list[str]:
+        return [check for check, _ in books._parked_in_vain(cast("Any", member))]
+
+    assert found() == []
+    store.applied_index = 3
+    assert found() == ["waits"]
+
+
+def test_a_follower_that_commits_more_than_it_was_shown_is_seen() -> None:
+    failures = list[str]()
+    invariants = SimpleNamespace(fail=lambda check, text: failures.append(check), on_entry=[])
+    net = SimpleNamespace(taps=[], send_taps=[], has_untaken=lambda name: False)
+    raft = SimpleNamespace(commit_index=3, applied_index=3, is_leader=False)
+    raft.term = raft.settled_index = 3
+    member = SimpleNamespace(raft=raft)
+    node = SimpleNamespace(name="b", life=1, as_member=member, clock=lambda: 0.0)
+    node.build = SimpleNamespace(level_max=99)
+    plan = SimpleNamespace(nodes=3)
+    world = SimpleNamespace(plan=plan, net=net, observers=[], watchers=[], now=0.0)
+    world.machine = lambda name: node
+    rules = RaftRules(cast("Any", world), cast("Any", invariants))
+    mirror = SimpleNamespace(node=node, term=3, last_term=3, last_index=9)
+    mirror.look = lambda: mirror
+    mirror.holds = lambda index, term: (index, term) in {(4, 2), (9, 2)}
+    rules._mirrors["b"] = cast("Any", mirror)
+    rules._committed = 99
+    [turned], [delivered] = world.watchers, net.taps
+
+    def shown(previous: tuple[int, int], count: int) -> None:
+        entries = [(b"\0\0", previous[0] + 1 + each, 3) for each in range(count)]
+        delivered("a", "b", AppendEntries(3, 8, *previous, entries))
+
+    turned(node)
+    shown((7, 3), 1)  # what is before it is another's here: that proves nothing
+    turned(node)
+    assert not failures
+    shown((4, 2), 1)
+    raft.commit_index = 5
+    turned(node)
+    assert not failures
+    raft.commit_index = 6
+    turned(node)
+    assert failures == ["commit"]
+
+
 def test_a_copy_that_waits_for_a_lost_piece_without_asking_is_seen() -> None:
     clock = [RETRY_S]
     fetch = SimpleNamespace(under_way=True, _verifying=False, _asked_s=0.0)
     node = SimpleNamespace(name="a", life=1, clock=lambda: clock[0])
-    books = Books(cast("Any", SimpleNamespace(watchers=[])), cast("Any", None))
+    books = Books(cast("Any", SimpleNamespace(watchers=[])), cast("Any", None), cast("Any", None))
 
     def found() -> list[str]:
         both = books._waits_for_a_piece(cast("Any", node), cast("Any", fetch))
@@ -262,7 +321,7 @@ def test_a_copy_that_is_over_is_not_waited_for_behind_it() -> None:
     )
     invariants = SimpleNamespace(fail=lambda check, text: failures.append(check))
     world = SimpleNamespace(watchers=[])
-    books = Books(cast("Any", world), cast("Any", invariants))
+    books = Books(cast("Any", world), cast("Any", invariants), cast("Any", None))
     [turned] = world.watchers
     turned(node)
     fetch.under_way = False
