@@ -3,7 +3,7 @@
 When what was kept of an earlier reading is believed is said in cache.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -11,13 +11,21 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from analytics.common import schema
 from analytics.common.progress import OnProgress, step, telling, unheard
 from analytics.common.session import LINES_SHORT_MAX, fit
-from analytics.common.storage import Place, for_spark, to_read
+from analytics.common.storage import Place, files_in, for_spark, to_read
 from analytics.common.table_store import InDriver, Keeper, OnDisk, remove_tree, with_constants
-from analytics.intake.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, write_manifest
+from analytics.intake.cache import (
+    DIRECTORY,
+    READ_BY_SPARK,
+    HistoryError,
+    inputs_of,
+    kept_intake,
+    write_manifest,
+)
 from analytics.intake.completeness import TORN_MARK
 from analytics.intake.files import (
     APPLICATION,
@@ -29,6 +37,7 @@ from analytics.intake.files import (
     strictly,
     survey_of,
 )
+from analytics.intake.silent import silent_columns
 from analytics.intake.strict import BLOCK, STRICTLY, is_one_object, lines_of
 from analytics.intake.truth import Truth, files_of, truth_of
 from analytics.tables.pairs import is_told_of_purge
@@ -84,7 +93,8 @@ class LoadedFiles:
     `parts`: the files that were read. `has_broken`: some operations are left out. `host`: the one
     where all of it was recorded; "" for several, or where some line does not say. `is_timed`: some
     line says when ids were stored, or which of them have keys and headers. `delayed_puts`: so many
-    PUTs had a delay; `has_delays`: one had, or something came as if it had.
+    PUTs had a delay; `has_delays`: one had, or something came as if it had. `silent`: columns that
+    no row says anything in.
     """
 
     run_id: str
@@ -98,6 +108,7 @@ class LoadedFiles:
     unvouched: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
     has_broken: bool = False
     host: str = ""
     is_timed: bool = True
@@ -160,10 +171,10 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     is_short = fit(spark, intake.lines, _size_bytes(directory))
     events = _events(spark, directory, intake)
     if intake.has_broken:
-        events = leave_out(events, _read(spark, cache / BROKEN, schema.BROKEN))
+        events = leave_out(events, _read(spark, [cache / BROKEN], schema.BROKEN))
     constants = intake.constants()
     keeper = InDriver(spark, cache) if is_short else OnDisk(spark, cache, is_fresh, constants)
-    tallies = _read(spark, cache / TALLIES, COLUMNS)
+    tallies = _read(spark, [cache / TALLIES], COLUMNS)
     if is_short:
         events = keeper.table("events_in_driver", events)
         tallies = keeper.table("tallies_in_driver", tallies)
@@ -197,17 +208,18 @@ def taken_in(spark: SparkSession, directory: Place, tell: OnProgress = unheard) 
     take = _count if survey.is_parquet else _convert
     with step("events", tell):
         intake = take(spark, survey, cache / EVENTS)
-    fit(spark, intake.lines, size_bytes)
+    if not fit(spark, intake.lines, size_bytes) and intake.is_of_lines:
+        intake = replace(intake, silent=_silent(spark, files_in(cache / EVENTS, READ_BY_SPARK)))
     with step("sequences", tell):
         events = _events(spark, directory, intake, is_ordered=True)
         events = with_constants(events, intake.constants(), events.columns)
         _write_tallies(tallies_of(events), cache)
-        tallies = _read(spark, cache / TALLIES, COLUMNS)
+        tallies = _read(spark, [cache / TALLIES], COLUMNS)
         host = _only_host(tallies)
         wrong = examined(tallies, events, intake.is_of_lines)
         if wrong.broken is not None:
             wrong.broken.write.parquet(for_spark(cache / BROKEN))
-            broken = _read(spark, cache / BROKEN, schema.BROKEN)
+            broken = _read(spark, [cache / BROKEN], schema.BROKEN)
             _write_tallies(tallies_of(leave_out(events, broken)), cache)
     holes = (*intake.holes, *wrong.holes)
     return replace(intake, holes=holes, has_broken=wrong.broken is not None, host=host)
@@ -246,22 +258,51 @@ def _events(
     `is_ordered`: those of lines have `block` and `row`, the order in which they stand.
     """
     if intake.is_of_lines:
-        kept = directory / DIRECTORY / EVENTS
+        kept, columns = [directory / DIRECTORY / EVENTS], schema.EVENT
         if not is_ordered:
-            return _read(spark, kept, schema.EVENT)
-        ordered = _read(spark, kept, f"{schema.EVENT}, {BLOCK} BIGINT")
-        return ordered.select("*", F.col("_metadata.row_index").alias(ROW))
-    rows = _read(spark, [directory / name for name in intake.parts], schema.EVENT)
+            return _read(spark, kept, columns, intake.silent)
+        row = F.col("_metadata.row_index").alias(ROW)
+        return _read(spark, kept, f"{columns}, {BLOCK} BIGINT", intake.silent, row)
+    parts = [directory / name for name in intake.parts]
+    rows = _read(spark, parts, schema.EVENT, intake.silent)
     if intake.malformed_lines:
         rows = rows.where(~_is_malformed())
     # What happened in another run proves nothing of this one.
     return rows.where(F.col("run_id") == intake.run_id) if intake.foreign_lines else rows
 
 
-def _read(spark: SparkSession, places: Place | Sequence[Place], columns: str) -> DataFrame:
-    """Return a table of Parquet; columns that it lacks are null."""
-    paths = [to_read(one) for one in (places if isinstance(places, Sequence) else [places])]
-    return spark.read.schema(columns).parquet(*paths)
+def _read(
+    spark: SparkSession,
+    places: Sequence[Place],
+    columns: str,
+    silent: Collection[str] = (),
+    *others: Column,
+) -> DataFrame:
+    """Return a table of Parquet; columns that it lacks are null, and those that are `silent`."""
+    every = _fields(columns)
+    spoken = StructType([field for field in every if field.name not in silent])
+    rows = spark.read.schema(spoken).parquet(*map(to_read, places))
+    values = (
+        F.lit(None).cast(field.dataType) if field.name in silent else F.col(field.name)
+        for field in every
+    )
+    named = (value.alias(field.name) for value, field in zip(values, every, strict=True))
+    return rows.select(*named, *others)
+
+
+def _fields(columns: str) -> list[StructField]:
+    kind = StructType.fromDDL(columns)
+    assert isinstance(kind, StructType), columns
+    return kind.fields
+
+
+def _silent(spark: SparkSession, files: Iterable[Place]) -> tuple[str, ...]:
+    """Return the columns of events that are null in all rows of `files`, but for those that every
+    line has.
+    """
+    names = (field.name for field in _fields(schema.EVENT))
+    found = silent_columns(spark, files, names)
+    return tuple(name for name in found if name not in schema.OF_EVERY_LINE)
 
 
 def parse(lines: DataFrame) -> DataFrame:
@@ -612,9 +653,10 @@ def _is_application(path: Place) -> bool:
 
 def _count(spark: SparkSession, survey: FileSurvey, _target: Place) -> LoadedFiles:
     """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
-    rows = _read(spark, survey.readable, schema.EVENT)
+    silent = _silent(spark, survey.readable)
+    rows = _read(spark, survey.readable, schema.EVENT, silent)
     counts = _counts_of_sound(rows, survey.run_id) or _counts(rows, survey.run_id)
-    intake = _intake(survey, counts | {"marked": 0, "cut": 0})
+    intake = replace(_intake(survey, counts | {"marked": 0, "cut": 0}), silent=silent)
     if survey.lines in (None, intake.lines):
         return intake
     said = f"{PARQUET} has {intake.lines} rows, and run.json says {survey.lines}"
