@@ -184,7 +184,7 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     keep = telling(keeper.table, tell) if is_fresh else keeper.table
     is_application = _is_application(directory / "run.json")
     application = intake.run_id if is_application else None
-    said = WhatIsSaid(intake.is_timed, intake.has_delays)
+    said = WhatIsSaid(intake.is_timed, intake.has_delays, hosts=not intake.host)
     tables = build(events, tallies, truth, keep, said, application)
     if is_fresh:
         write_manifest(cache, inputs, intake)

@@ -79,15 +79,16 @@ def doubts_of(
     spans: DataFrame,
     lives: DataFrame,
     keep: Keep,
+    has_one_host: bool,
 ) -> Doubts:
     """Return what is in doubt. Reads PUTs and GETs a few times each, and sorts each once.
 
-    `held`: the places on the nodes' disks, split.
+    `held`: the places on the nodes' disks, split. `has_one_host`: all was recorded on one.
     """
     sessions = keep("doubtful_sessions", _sessions(spans, answers))
     claims = keep("claims", claims_of(answers, controls, worked))
     acks = acknowledged_runs(puts)
-    stored = keep("stored", stored_of(acks, extents_of(answers, claims)))
+    stored = keep("stored", stored_of(acks, extents_of(answers, claims), has_one_host))
     acknowledged = together(stored, TOPIC_BUCKET)
     delivered = keep("delivered", _delivered(deliveries))
     strange = keep("strange", _strange(acknowledged, delivered, _unacknowledged(held, acks)))
@@ -392,10 +393,13 @@ def _reached(stored: DataFrame, delivered: DataFrame, claims: DataFrame) -> Data
     )
 
 
-def stored_of(runs: DataFrame, extents: DataFrame | None = None) -> DataFrame:
+def stored_of(
+    runs: DataFrame, extents: DataFrame | None = None, has_one_host: bool = True
+) -> DataFrame:
     """Return `stored` of acknowledged runs. Two readings: names are not carried along to sort.
 
     `extents`: what else says that a topic has reached an id; none where no time is in question.
+    `has_one_host`: all of it was recorded on one.
     """
     pieces = intervals.split(
         runs.select(*TOPIC, one_host(), "producer", "shift", "first", "last", "invoke_ns", "end_ns")
@@ -410,51 +414,51 @@ def stored_of(runs: DataFrame, extents: DataFrame | None = None) -> DataFrame:
         F.min("end_ns").alias("end_ns"),
         F.max("invoke_ns").alias("invoke_ns"),
     )
-    broken = _broken_places(pieces, extents)
+    # Of one host a topic is one time line: what is moved has two hashes less.
+    link = F.xxhash64(*TOPIC_BUCKET, "producer") if has_one_host else F.xxhash64(*where)
+    broken = _broken_places(pieces, extents, link, has_one_host)
     marked = F.broadcast(broken.withColumnRenamed("link", "broken_link"))
-    same = F.xxhash64(*where) == F.col("broken_link")
+    same = link == F.col("broken_link")
     flags = (F.coalesce(F.col(name), F.lit(False)).alias(name) for name in ("fallen", "late"))
     return spans.join(marked, same, "left").select(*spans.columns, *flags)
 
 
-def _broken_places(pieces: DataFrame, extents: DataFrame | None) -> DataFrame:
+def _broken_places(
+    pieces: DataFrame, extents: DataFrame | None, link: Column, has_one_host: bool
+) -> DataFrame:
     """Return (link, fallen, late): the rows of `stored`, hashed, that are not in order inside.
 
     `fallen`: some id is another's, or a counter not above those of lower ids. `late`: a PUT may
     have been sent after the topic was known, on the same host, to have reached its id: it was sent
     after what is above it was known, or its ids and another one's overlap.
     """
-    narrow = pieces.select(
-        F.xxhash64(*TOPIC_BUCKET).alias("home"),
-        F.xxhash64(*TIMELINE, "bucket").alias("time_line"),
-        F.xxhash64(*TOPIC_BUCKET, "producer").alias("line"),
-        F.xxhash64(*TIMELINE, "producer", "bucket").alias("link"),
-        *("first", "last", "invoke_ns", "end_ns"),
-        (F.col("first") + F.col("shift")).alias("first_counter"),
-        (F.col("last") + F.col("shift")).alias("last_counter"),
-    )
+    homes = [F.xxhash64(*TOPIC_BUCKET).alias("home")]
+    lines = []
+    if not has_one_host:
+        homes.append(F.xxhash64(*TIMELINE, "bucket").alias("time_line"))
+        lines.append(F.xxhash64(*TOPIC_BUCKET, "producer").alias("line"))
+    times = ("invoke_ns", "end_ns")
+    narrow = pieces.select(*homes, *lines, link.alias("link"), "first", "last", "shift", *times)
     if extents is not None:
         at_value = extents.withColumn("bucket", intervals.bucket_of(F.col("value")))
         narrow = narrow.unionByName(
-            at_value.select(
-                F.xxhash64(*TOPIC_BUCKET).alias("home"),
-                F.xxhash64(*TIMELINE, "bucket").alias("time_line"),
-                F.col("value").alias("first"),
-                "end_ns",
-            ),
+            at_value.select(*homes, F.col("value").alias("first"), "end_ns"),
             allowMissingColumns=True,
         )
     narrow = narrow.repartition("home")  # both windows stay inside it: rows move once
+    time_line, line = ("home", "link") if has_one_host else ("time_line", "line")
     # What was given under an id stands before the PUT that may have taken it too late.
-    above = W.partitionBy("home", "time_line").orderBy(F.col("first").desc(), "invoke_ns")
+    keys = dict.fromkeys(("home", time_line))
+    above = W.partitionBy(*keys).orderBy(F.col("first").desc(), "invoke_ns")
     earlier = above.rowsBetween(W.unboundedPreceding, -1)
     earliest_ns = F.min("end_ns").over(earlier)
     lowest_above = F.min(F.when(F.col("link").isNotNull(), F.col("first"))).over(earlier)
     late = (earliest_ns < F.col("invoke_ns")) | (F.col("last") >= lowest_above)
-    below = W.partitionBy("home", "line").orderBy("first")
+    below = W.partitionBy("home", line).orderBy("first")
     before = below.rowsBetween(W.unboundedPreceding, -1)
+    first_counter, last_counter = (F.col(name) + F.col("shift") for name in ("first", "last"))
     fallen = (F.col("first") <= F.max("last").over(before)) | (
-        F.col("first_counter") <= F.max("last_counter").over(before)
+        first_counter <= F.max(last_counter).over(before)
     )
     return (
         narrow.withColumn("late", F.coalesce(late, F.lit(False)))

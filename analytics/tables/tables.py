@@ -127,10 +127,12 @@ class WhatIsSaid:
     """What some event says, and mostly none does: then they are not read once more to look for it.
 
     `times`: times or properties of ids. `delays`: that something was put with a delay, or came so.
+    `hosts`: more than one, or none.
     """
 
     times: bool = True
     delays: bool = True
+    hosts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +230,9 @@ def build(
     told = keep("told", told_of(events) if said.times else none_of(told_of(events)))
     collected = keep("collected", collected_of(truth_rows, asides, expiring))
     lives = keep("lives", with_floors(lived, collected))
-    doubts = doubts_of(puts, answers, deliveries, controls, worked, held, spans, lives, keep)
+    doubts = doubts_of(
+        *(puts, answers, deliveries, controls, worked, held, spans, lives), keep, not said.hosts
+    )
     acks = keep("unclear_acks", _unclear_acks(puts, doubts))
     given = keep("unclear_given", _unclear_given(deliveries, doubts))
     seen = keep("seen_places", _seen_places(acks, given, doubts))
