@@ -697,13 +697,15 @@ def _unclear_buckets(doubts: Doubts) -> DataFrame:
 
 def _unclear_acks(puts: DataFrame, doubts: Doubts) -> DataFrame:
     runs = acknowledged_runs(puts).select(*KEY, *PLACE[1:], "host", "first", "last", "end_ns")
-    return only(intervals.split(runs), _unclear_buckets(doubts), TOPIC_BUCKET)
+    buckets = _unclear_buckets(doubts)
+    return only(intervals.near(intervals.split(runs), buckets), buckets, TOPIC_BUCKET)
 
 
 def _unclear_given(deliveries: DataFrame, doubts: Doubts) -> DataFrame:
     times = ("host", "invoke_ns", "end_ns")
     runs = deliveries.select(*KEY, "client_id", *PLACE[1:], "first", "last", *times)
-    return only(intervals.split(runs), _unclear_buckets(doubts), TOPIC_BUCKET)
+    buckets = _unclear_buckets(doubts)
+    return only(intervals.near(intervals.split(runs), buckets), buckets, TOPIC_BUCKET)
 
 
 def _seen_places(acks: DataFrame, given: DataFrame, doubts: Doubts) -> DataFrame:
@@ -729,7 +731,8 @@ def _tried(
         journaled,
         counters_of_puts(unsaid),
     )
-    return only(own, reduce(DataFrame.unionByName, (one.select(*where) for one in named)), where)
+    keys = reduce(DataFrame.unionByName, (one.select(*where) for one in named))
+    return only(intervals.near(own, keys), keys, where)
 
 
 def sightings_of(puts: DataFrame, deliveries: DataFrame) -> DataFrame:
