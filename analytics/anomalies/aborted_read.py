@@ -5,8 +5,9 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.schema import OPERATION, evidence, operation
-from analytics.common.table_store import settled
-from analytics.tables.counters import refused_of
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.counters import beyond_of, refused_of
+from analytics.tables.garbage import taken_of
 from analytics.tables.runs import counters_of_places, counters_of_puts
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, seen_by
@@ -38,7 +39,9 @@ def aborted_read(tables: Tables) -> DataFrame:
         .agg(F.min("put").alias("put"))
     )
     refused = intervals.uncovered(settled(refused_of(tables.puts)), settled(seen), PRODUCER)
-    nowhere = intervals.exploded(refused, "counter").groupBy(*PRODUCER, "counter")
+    every = intervals.exploded(refused, "counter").select(*PRODUCER, "counter", "put")
+    every = every.unionByName(_taken_by_nodes(tables, settled(seen)).select(*every.columns))
+    nowhere = every.groupBy(*PRODUCER, "counter")
     taken = nowhere.agg(F.min("put").alias("put")).withColumns(
         {"id": F.lit(None).cast("bigint"), "sighting": F.lit(None).cast(OPERATION)}
     )
@@ -53,6 +56,35 @@ def aborted_read(tables: Tables) -> DataFrame:
             operations=F.array_compact(F.array("put", "sighting")),
         )
     )
+
+
+def _taken_by_nodes(tables: Tables, seen: DataFrame) -> DataFrame:
+    """Return the last counters that a node has taken, of which every PUT failed and nothing was
+    seen.
+    """
+    beyond = beyond_of(taken_of(tables.truth), tables.doubts.stored, tables.puts)
+    own = beyond.where(F.col("taken") <= F.col("tried")).select(
+        *PRODUCER, F.col("taken").alias("counter")
+    )
+    if is_never_any(beyond):
+        return own.withColumn("put", F.lit(None).cast(OPERATION))
+    tries = only(tables.puts, own, PRODUCER).select(
+        *PRODUCER, "outcome", "first_counter", "last_counter", operation().alias("put")
+    )
+    failed = (
+        own.join(tries, list(PRODUCER))
+        .where(F.col("counter").between(F.col("first_counter"), F.col("last_counter")))
+        .groupBy(*own.columns)
+        .agg(F.count_if(F.col("outcome") != "fail").alias("chances"), F.min("put").alias("put"))
+        .where(F.col("chances") == 0)
+        .drop("chances")
+    )
+    known = only(seen, own, PRODUCER).select(
+        *(F.col(name).alias(f"seen_{name}") for name in PRODUCER), "first", "last"
+    )
+    same = [F.col(name) == F.col(f"seen_{name}") for name in PRODUCER]
+    inside = F.col("counter").between(F.col("first"), F.col("last"))
+    return failed.join(known, [*same, inside], "leftanti")
 
 
 def _nowhere(tables: Tables) -> DataFrame:

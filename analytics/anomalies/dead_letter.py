@@ -7,7 +7,7 @@ from analytics.common.schema import evidence
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.arrivals import leased_since
 from analytics.tables.delays import known_ns
-from analytics.tables.group_standing import lasting
+from analytics.tables.group_standing import still_there
 from analytics.tables.groups import (
     GROUP,
     ID,
@@ -104,7 +104,9 @@ def _untimely(letters: DataFrame, takes: DataFrame, tables: Tables) -> DataFrame
     tried = F.coalesce("given", F.lit(0)) + F.col("hidden")
     is_early = F.coalesce(tried < F.col("attempts_max"), F.lit(True))
     is_elsewhere = ~F.array_contains("belongs", F.col("stands_in")) & (F.col("leavers") == 0)
-    early = lasting(known.where(is_early).withColumn("word", F.lit("early")), tables)
+    moment = F.struct(F.col("at"), F.col("end_ns").alias("ns"))
+    early = known.where(is_early).withColumns({"word": F.lit("early"), "moments": F.array(moment)})
+    early = still_there(early, tables)
     elsewhere = known.where(~is_early & is_elsewhere).withColumn("word", F.lit("elsewhere"))
     return (
         early.select(elsewhere.columns)

@@ -219,7 +219,9 @@ def _standing_since(rows: DataFrame, tables: Tables) -> DataFrame:
     came = settled(came_of(unclear).drop("first", "last").distinct())
     came = came.withColumnsRenamed({name: f"its_{name}" for name in OWNER})
     same = [F.col(name) == F.col(f"its_{name}") for name in OWNER]
-    return pairs.join(came, [*same, may_have_had()], "leftanti")
+    is_before = (F.col("came_at") == F.col("at")) & (F.col("came_ns") < F.col("sent_ns"))
+    is_before = F.coalesce(is_before, F.lit(False))
+    return pairs.join(came, [*same, may_have_had() & ~is_before], "leftanti")
 
 
 def _unstored(tables: Tables) -> DataFrame:

@@ -5,15 +5,23 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
+from analytics.tables import as_of
+from analytics.tables.following import known_of
 from analytics.tables.groups import ID, every_letter_of, named
 from analytics.tables.lives import EVER
-from analytics.tables.runs import counters_of_puts, one_host
-from analytics.tables.suspects import only
+from analytics.tables.owed import read_of, without_given
+from analytics.tables.runs import counters_of_places, counters_of_puts, one_host
+from analytics.tables.suspects import OWNER, only
 from analytics.tables.tables import Tables
 
 PUBLICATION = ("run_id", "topic", "producer", "counter")
 PLACE = ("run_id", "topic", "id")
+# What is kept of a life beside its owner and its host.
+OF_LIFE = (
+    *("begun_ns", "until_ns", "start_id", "passed", "drained_ns", "made_by"),
+    *("fresh_ns", "over_ns"),
+)
 
 
 def group_content(tables: Tables) -> DataFrame:
@@ -29,12 +37,104 @@ def group_content(tables: Tables) -> DataFrame:
         bad.select(*ID, "seen", F.lit("corrupt").alias("word"))
         .unionByName(_tried(brought, tables))
         .unionByName(_elsewhere(brought, tables))
+        .unionByName(_of_workers_alone(brought, tables))
     )
     return (
         rows.groupBy(*ID, "word")
         .agg(F.min("seen").alias("seen"))
         .select(*evidence(**named(F.col("word")), operations=F.array("seen")))
     )
+
+
+def _of_workers_alone(brought: DataFrame, tables: Tables) -> DataFrame:
+    """Find what is wrong with where something stands that has no place but by TAKEs: in the order
+    of its producer, of real time, and for who never had it.
+    """
+    wanted = settled(
+        brought.select(*PUBLICATION).distinct()
+        .withColumn("bucket", intervals.bucket_of(F.col("counter")))
+    )  # fmt: skip
+    near = only(tables.places, wanted, PUBLICATION[:3])
+    placed = intervals.exploded(
+        only(counters_of_places(near), wanted, (*PUBLICATION[:3], "bucket")), "counter"
+    )
+    alone = few(brought.join(placed.select(*PUBLICATION), list(PUBLICATION), "leftanti"))
+    if is_never_any(alone):
+        return alone.select(*ID, "seen", F.lit("").alias("word"))
+    return (
+        _out_of_order(alone, brought, near)
+        .unionByName(_behind(alone, tables))
+        .unionByName(_lost(alone, tables))
+    )
+
+
+def _out_of_order(alone: DataFrame, brought: DataFrame, near: DataFrame) -> DataFrame:
+    """Find those above which a lower counter of their producer stands, or a higher one below."""
+    runs = brought.select(
+        *PUBLICATION[:3],
+        (F.col("counter") - F.col("id")).alias("shift"),
+        F.col("id").alias("first"),
+        F.col("id").alias("last"),
+    ).unionByName(near.select(*PUBLICATION[:3], "shift", "first", "last"))
+    others = runs.select(
+        *(F.col(name).alias(f"its_{name}") for name in (*PUBLICATION[:3], "shift", "first", "last"))
+    )
+    same = [F.col(name) == F.col(f"its_{name}") for name in PUBLICATION[:3]]
+    own_place = F.col("counter") - F.col("its_shift")  # where the run would have that counter
+    lower = F.least("its_last", own_place - 1) > F.greatest("id", F.col("its_first") - 1)
+    higher = F.greatest("its_first", own_place + 1) < F.least("id", F.col("its_last") + 1)
+    found = alone.join(others, [*same, lower | higher], "leftsemi")
+    return found.select(*ID, "seen", F.lit("order").alias("word"))
+
+
+def _behind(alone: DataFrame, tables: Tables) -> DataFrame:
+    """Find those below what their topic was known to have reached before they were first tried."""
+    possible = only(tables.puts.where(F.col("outcome") != "fail"), alone, PUBLICATION[:3]).select(
+        *PUBLICATION[:3],
+        "first_counter",
+        "last_counter",
+        one_host().alias("put_at"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("put_ns"),
+    )
+    tried = (
+        alone.join(possible, list(PUBLICATION[:3]))
+        .where(F.col("counter").between(F.col("first_counter"), F.col("last_counter")))
+        .groupBy(*ID, "seen")
+        .agg(
+            F.min("put_at").alias("at"),
+            F.max("put_at").alias("other_at"),
+            F.min("put_ns").alias("t_ns"),
+        )
+    )
+    asks = settled(
+        tried.where(F.col("at") == F.col("other_at"))
+        .withColumn("known", F.col("id") - 1)
+        .drop("other_at")
+    )
+    timeline = ("run_id", "topic", "at")
+    mark = F.struct("value", "process", "op_id").alias("mark")
+    claims = tables.doubts.claims.select(*timeline, F.col("end_ns").alias("t_ns"), mark)
+    known = known_of(tables.puts, tables.gets, tables.worked).unionByName(claims)
+    found = as_of.overtaken(asks, only(known, asks, timeline), timeline)
+    return found.select(*ID, "seen", F.lit("behind").alias("word"))
+
+
+def _lost(alone: DataFrame, tables: Tables) -> DataFrame:
+    """Find those that a subscriber was never given who passed their place, or drained."""
+    came = alone.select(*ID, "at", "end_ns", "seen")
+    rows = came.select(*ID, "seen", "at", F.col("end_ns").alias("told_ns"))
+    lives = tables.lives.select(*OWNER, "at", *OF_LIFE).withColumnRenamed("at", "life_at")
+    owed = rows.join(F.broadcast(lives), ["run_id", "topic"])
+    owed = settled(
+        owed.where(F.col("start_id") < F.col("id"))
+        .withColumn("known_ns", F.when(F.col("at") == F.col("life_at"), F.col("told_ns")))
+        .drop("at", "told_ns")
+        .withColumnRenamed("life_at", "at")
+    )
+    missing = settled(without_given(owed, tables.deliveries))
+    found = read_of(missing, F.col("id"), tables.puts, tables.gets, tables.asides)
+    word = F.concat(F.lit("lost "), "client_id")
+    return found.select(*ID, "seen", word.alias("word"))
 
 
 def _seen() -> Column:

@@ -8,7 +8,7 @@ from analytics.common import intervals
 from analytics.common.schema import evidence, operation
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.dead_letters import read_of
-from analytics.tables.group_standing import lasting
+from analytics.tables.group_standing import still_there
 from analytics.tables.groups import (
     GROUP,
     acks_of,
@@ -63,7 +63,7 @@ def group_lost(tables: Tables) -> DataFrame:
     rows = never.unionByName(early.select(*never.columns))
     place = F.row_number().over(W.partitionBy(*GROUP, "word").orderBy("id"))
     return (
-        lasting(rows, tables)
+        still_there(_with_moments(rows, tables, groups), tables)
         .withColumn("run", F.col("id") - place)
         .groupBy(*GROUP, "word", "run")
         .agg(F.min(F.struct("id", "seen")).alias("lowest"), F.max("id").alias("other_id"))
@@ -115,6 +115,20 @@ def _told_early(tables: Tables, groups: DataFrame, done: DataFrame) -> DataFrame
         late.groupBy(*GROUP, "id")
         .agg(F.min(F.struct("told", "ack")).alias("proof"))
         .select(*GROUP, "id", F.array("proof.told.told", "proof.ack").alias("seen"))
+    )
+
+
+def _with_moments(rows: DataFrame, tables: Tables, groups: DataFrame) -> DataFrame:
+    """Add when, on each host, somebody was told first that a row's id is settled."""
+    told = _tellings(tables, groups).select(
+        *GROUP, "told_id", F.struct("at", "told_ns").alias("one")
+    )
+    moment = F.struct(F.col("one.at").alias("at"), F.col("one.told_ns").alias("ns"))
+    said = F.when(F.col("told_id") >= F.col("id"), moment)
+    return (
+        rows.join(F.broadcast(told), list(GROUP), "left")
+        .groupBy(*rows.columns)
+        .agg(F.collect_list(said).alias("moments"))
     )
 
 

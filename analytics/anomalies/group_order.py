@@ -1,20 +1,23 @@
 """What contradicts the order of a group's leases that their tokens are, whatever clocks say."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.common.schema import evidence, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
+from analytics.tables.group_standing import controls_of
 from analytics.tables.groups import (
     GROUP,
     ID,
     accepted_of,
+    every_take_of,
     groups_of,
     leases_of,
     named,
     takes_of,
     unmoved,
+    unsteady_of,
 )
 from analytics.tables.runs import one_host
 from analytics.tables.tables import Tables
@@ -36,6 +39,88 @@ def group_order(tables: Tables) -> DataFrame:
         .unionByName(_settled_before(tables, stood, of_standing))
         .unionByName(_doubled(leases))
         .unionByName(_overtaken(tables, leases))
+        .unionByName(_answered_otherwise(takes))
+        .unionByName(_below_its_begin(tables))
+    )
+
+
+def _answered_otherwise(takes: DataFrame) -> DataFrame:
+    """Find what two answers to one TAKE that was asked again contradict each other about."""
+    is_again = (F.col("outcome") == "ok") & F.col("number").isNotNull() & (F.col("sendings") > 1)
+    columns = (*GROUP, "step", "at", "invoke_ns", "end_ns", "seen", "token")
+    told = few(
+        takes.where(is_again).select(
+            *columns, _ids("leases").alias("ids"), _ids("lost").alias("vain")
+        )
+    )
+    if is_never_any(told):
+        return told.select(*evidence())
+    other = told.select(*(F.col(name).alias(f"its_{name}") for name in told.columns))
+    same = [F.col(name) == F.col(f"its_{name}") for name in (*GROUP, "step")]
+    both = told.join(other, [*same, F.col("seen") != F.col("its_seen")])
+    gave = F.size("ids") > 0
+    is_another = gave & (F.size("its_ids") > 0) & (F.col("token") < F.col("its_token"))
+    is_before = (F.col("at") == F.col("its_at")) & (F.col("end_ns") < F.col("its_invoke_ns"))
+    more = F.when(is_another, F.col("its_ids")).when(
+        gave & is_before, F.array_except("its_ids", "ids")
+    )
+    apart = F.array_union(F.array_except("vain", "its_vain"), F.array_except("its_vain", "vain"))
+    nothing = F.array().cast("array<bigint>")
+    wrong = F.array_min(F.concat(apart, F.coalesce(more, nothing)))
+    return (
+        both.withColumn("id", wrong)
+        .where(F.col("id").isNotNull())
+        .groupBy(*ID)
+        .agg(F.min(F.struct("seen", "its_seen")).alias("proof"))
+        .select(*evidence(**named("step"), operations=F.array("proof.seen", "proof.its_seen")))
+    )
+
+
+def _ids(runs: str) -> Column:
+    """Return all ids of runs, of which the first two numbers are the first and the last id."""
+    ids = F.flatten(F.transform(runs, lambda run: F.sequence(run[0], run[1])))
+    return F.coalesce(ids, F.array().cast("array<bigint>"))
+
+
+def _below_its_begin(tables: Tables) -> DataFrame:
+    """Find what a group that did not stand gave below where it had last begun: nothing else that
+    makes or ends it was under way from before that until the answer.
+    """
+    own = tables.worked.where(F.col("group").isNotNull())
+    unsteady = settled(unsteady_of(own))
+    if is_never_any(unsteady):
+        return unsteady.withColumn("id", F.lit(0)).select(*evidence(**named("settled")))
+    controls = controls_of(own.join(F.broadcast(unsteady), list(GROUP), "leftsemi"))
+    is_made = (F.col("f") == "group") & (F.col("outcome") == "ok") & (F.col("last_id") > 0)
+    made = controls.where(is_made).select(
+        *GROUP,
+        F.col("at").alias("made_at"),
+        F.col("from_ns").alias("made_from_ns"),
+        F.col("end_ns").alias("made_ns"),
+        F.col("last_id").alias("made_id"),
+        operation().alias("made"),
+    )
+    takes = every_take_of(own.join(F.broadcast(unsteady), list(GROUP), "leftsemi"))
+    below = (
+        leases_of(takes)
+        .join(F.broadcast(made), list(GROUP))
+        .where((F.col("id") <= F.col("made_id")) & (F.col("at") == F.col("made_at")))
+        .where(F.col("made_ns") < F.col("begun_ns"))
+    )
+    others = controls.select(
+        *(F.col(name).alias(f"its_{name}") for name in (*GROUP, "at", "from_ns", "end_ns")),
+        operation().alias("other"),
+    )
+    is_over = F.coalesce(F.col("its_end_ns") < F.col("made_from_ns"), F.lit(False))
+    is_later = F.col("its_from_ns") > F.col("end_ns")
+    may_act = (F.col("its_at") != F.col("at")) | ~(is_over | is_later)
+    same = [F.col(name) == F.col(f"its_{name}") for name in GROUP]
+    met = [*same, F.col("other") != F.col("made"), may_act]
+    return (
+        below.join(others, met, "leftanti")
+        .groupBy(*ID)
+        .agg(F.min(F.struct("made", "seen")).alias("proof"))
+        .select(*evidence(**named("settled"), operations=F.array("proof.made", "proof.seen")))
     )
 
 

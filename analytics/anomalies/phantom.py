@@ -4,8 +4,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common import intervals
-from analytics.common.schema import evidence
-from analytics.common.table_store import settled
+from analytics.common.schema import OPERATION, evidence
+from analytics.common.table_store import is_never_any, settled
+from analytics.tables.counters import beyond_of
+from analytics.tables.garbage import taken_of
 from analytics.tables.runs import counters_of_places
 from analytics.tables.tables import Tables, seen_by
 
@@ -42,13 +44,29 @@ def phantom(tables: Tables) -> DataFrame:
 
 
 def _skipped(seen: DataFrame, tables: Tables) -> DataFrame:
-    """Return the first counters of the holes of which nothing was seen."""
+    """Return the first counters of the holes of which nothing was seen, and of what nodes have
+    taken beyond all tries.
+    """
     own = seen.select(*(F.col(name).alias(f"seen_{name}") for name in (*PRODUCER, "counter")))
     same = [F.col(name) == F.col(f"seen_{name}") for name in PRODUCER]
     inside = F.col("seen_counter").between(F.col("first"), F.col("last"))
-    return tables.untried.join(own, [*same, inside], "leftanti").select(
+    skipped = tables.untried.join(own, [*same, inside], "leftanti").select(
         *PRODUCER,
         F.lit(None).cast("bigint").alias("id"),
         F.col("first").alias("counter"),
         F.col("seen").alias("sighting"),
+    )
+    beyond = beyond_of(taken_of(tables.truth), tables.doubts.stored, tables.puts)
+    if is_never_any(beyond):
+        return skipped
+    is_above = F.col("tried").isNull() | (F.col("seen_counter") > F.col("tried"))
+    is_untried = F.col("tried").isNull() | (F.col("tried") < F.col("taken"))
+    by_nodes = beyond.where(is_untried).join(own, [*same, is_above], "leftanti")
+    return skipped.unionByName(
+        by_nodes.select(
+            *PRODUCER,
+            F.lit(None).cast("bigint").alias("id"),
+            F.coalesce(F.col("tried") + 1, "taken").alias("counter"),
+            F.lit(None).cast(OPERATION).alias("sighting"),
+        )
     )

@@ -20,17 +20,17 @@ def stale_read(tables: Tables) -> DataFrame:
     """Find answers that ignore what was known before they were asked for: acknowledged, or given to
     anybody.
 
-    `nothing`: a GET was told that there is nothing above its cursor. `start`: a new subscription
-    begins below what its topic was known to have reached. `idle`: a TAKE was told nothing, though
-    it could have been given something. `id` is the highest id known before, `other_id` the cursor
-    or the start. A GET need not know of what lies below its subscription. Clocks are compared, so
-    only on one host.
+    `nothing`: a GET was told that there is nothing above its cursor, though its topic was known to
+    have reached more. `start`: a new subscription begins below that. `idle`: a TAKE was told
+    nothing, though it could have been given something. `id` is the highest id known before,
+    `other_id` the cursor or the start. A GET need not know of what lies below its subscription.
+    Clocks are compared, so only on one host.
     """
     known = settled(known_of(tables.puts, tables.gets, tables.worked))
-    nothing = _above_starts(as_of.overtaken(_empty_answers(tables), known, TIMELINE), tables.acts)
     reached = known.unionByName(_claimed(tables.doubts.claims))
+    nothing = _above_starts(as_of.overtaken(_empty_answers(tables), reached, TIMELINE), tables.acts)
     below = as_of.overtaken(_new_starts(tables), reached, TIMELINE)
-    silent = silent_of(tables.lives, known, TIMELINE, tables.gets, tables.acts)
+    silent = silent_of(tables.lives, reached, TIMELINE, tables.gets, tables.acts)
     silent = with_application(silent, tables).where(~F.col("is_application"))
     nothing = nothing.unionByName(
         silent.withColumns(

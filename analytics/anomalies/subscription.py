@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import few, is_never_any, settled
-from analytics.tables import keys
+from analytics.tables import as_of, keys
 from analytics.tables.arrivals import brought_of, letter_topics_of
 from analytics.tables.following import (
     DURING,
@@ -17,6 +17,8 @@ from analytics.tables.following import (
     followed_of,
     fresh_of,
     has,
+    kept_for,
+    known_of,
     silent_of,
 )
 from analytics.tables.group_standing import of_groups
@@ -49,6 +51,7 @@ def subscription(tables: Tables) -> DataFrame:
     return (
         forgotten.unionByName(denied)
         .unionByName(_denied_all(tables))
+        .unionByName(_refused(tables))
         .unionByName(_kept(tables))
         .unionByName(_unsubscribed(tables))
         .unionByName(other)
@@ -65,6 +68,63 @@ def _during_lives(operations: DataFrame, tables: Tables, word: str) -> DataFrame
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
     lives = tables.lives.select(*HOME, "begun_ns", "until_ns", "made_by")
     return own.join(F.broadcast(lives), list(HOME)).where(stood).select(*_evidence(word, "made_by"))
+
+
+def _refused(tables: Tables) -> DataFrame:
+    """Return the evidence of GETs that were refused, during a life, for a reason that was none:
+    that more was acknowledged, though nobody had asked with more in that reading; that the
+    subscription was moved, though nobody has; that the topic has not reached a cursor that it had.
+    """
+    own = (*KEY, "client_id", "topic", one_host(), "invoke_ns", "end_ns", "asked", "refused_as")
+    refused = tables.gets.where(F.col("refused_as").isNotNull() & F.col("asked").isNotNull())
+    refused = refused.where(F.coalesce("topic", F.lit("")) != "").select(*own)
+    gets = few(refused.join(F.broadcast(tables.applications), "run_id", "leftanti"))
+    if is_never_any(gets):
+        return gets.select(*_evidence("denied"))
+    of_life = ("begun_ns", "until_ns", "start_id", "fresh_ns", "over_ns")
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    met = gets.join(F.broadcast(tables.lives.select(*HOME, *of_life)), list(HOME)).where(stood)
+    others = only(tables.gets, gets, OWNER).select(
+        *(F.col(name).alias(f"its_{name}") for name in OWNER),
+        one_host().alias("came_at"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("came_from_ns"),
+        F.coalesce("end_ns", F.lit(FOREVER)).alias("came_ns"),
+        F.col("asked").alias("its_asked"),
+    )
+    same = [F.col(name) == F.col(f"its_{name}") for name in OWNER]
+    may_precede = (F.col("came_at") != F.col("at")) | (F.col("came_from_ns") < F.col("end_ns"))
+    is_more = F.col("its_asked") > F.col("asked")
+    unmoved = met.where(F.col("refused_as") == "already_acknowledged").where(
+        F.col("start_id") <= F.col("asked")
+    )
+    behind = unmoved.join(others, [*same, may_precede & may_have_had() & is_more], "leftanti")
+    subs = tables.acts.where(F.col("f") == "sub")
+    moves = subs.where(F.col("start").isNotNull()).select(
+        *(F.col(name).alias(f"its_{name}") for name in OWNER)
+    )
+    patterns = subs.where(F.col("topic").rlike(WILD)).select(
+        F.col("run_id").alias("p_run_id"),
+        F.col("client_id").alias("p_client_id"),
+        F.col("topic").alias("pattern"),
+    )
+    followed = [
+        F.col("run_id") == F.col("p_run_id"),
+        F.col("client_id") == F.col("p_client_id"),
+        has(F.col("pattern"), F.col("topic")),
+    ]
+    still = met.where(F.col("refused_as") == "moved").join(moves, same, "leftanti")
+    still = still.join(patterns.distinct(), followed, "leftanti")
+    asks = met.where(F.col("refused_as") == "bad_request").withColumns(
+        {"t_ns": F.col("invoke_ns"), "known": F.col("asked") - 1}
+    )
+    timeline = ("run_id", "topic", "at")
+    mark = F.struct("value", "process", "op_id").alias("mark")
+    claims = tables.doubts.claims.select(*timeline, F.col("end_ns").alias("t_ns"), mark)
+    known = known_of(tables.puts, tables.gets, tables.worked).unionByName(claims)
+    reached = as_of.overtaken(settled(asks), only(known, gets, timeline), timeline)
+    columns = gets.columns
+    rows = behind.select(*columns).unionByName(still.select(*columns))
+    return rows.unionByName(reached.select(*columns)).distinct().select(*_evidence("denied"))
 
 
 def _denied_all(tables: Tables) -> DataFrame:
@@ -281,7 +341,8 @@ def _missed(tables: Tables) -> DataFrame:
         )
     brought = settled(brought_of(tables.comings, *said))
     arrived = few(arrived_of(followed, tables.arrivals, brought))
-    fresh = settled(fresh_of(followed, tables.puts).unionByName(arrived))
+    kept = kept_for(followed, tables.controls, tables.acts, tables.puts, tables.deliveries)
+    fresh = settled(fresh_of(followed, tables.puts).unionByName(arrived).unionByName(kept))
     marks = fresh.where(F.col("t_ns").isNotNull())
     silent = silent_of(followed, marks, DURING, tables.gets, tables.acts)
     rows = _unheard(followed, tables).unionByName(_begun_above(followed, fresh, tables))

@@ -4,6 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import evidence
+from analytics.common.table_store import settled
 from analytics.tables.batches import PAIR
 from analytics.tables.lives import HOME, may_have_had
 from analytics.tables.owed import came_of, with_cut, with_known
@@ -15,10 +16,13 @@ def torn_batch(tables: Tables) -> DataFrame:
     """Find neighbouring counters that all tries which may have succeeded hold both of, and that do
     not stand beside each other (`split`), or of which a life got one alone (`half`).
     """
-    split = tables.apart
-    half = _half(tables).join(split, list(PAIR), "leftanti")
+    apart, beside = tables.apart.where(~F.col("is_beside")), tables.apart.where("is_beside")
+    half = settled(_half(tables).join(apart, list(PAIR), "leftanti"))
+    split = apart.unionByName(beside.join(half, list(PAIR), "leftanti"))
     shown = seen_by(split, tables, "id", "counter", "sighting")
-    shown = shown.withColumn("next_counter", F.col("counter") + 1)
+    near = F.col("counter") + F.col("other_id") - F.col("id")
+    next_counter = F.when(F.col("is_beside"), near).otherwise(F.col("counter") + 1)
+    shown = shown.withColumn("next_counter", next_counter)
     shown = seen_by(shown, tables, "other_id", "next_counter", "other_sighting")
     both = F.array_compact(F.array("sighting", "other_sighting"))
     return shown.select(*_evidence("split", both)).unionByName(

@@ -116,7 +116,8 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
     "group_order": CheckSpec(
         "what a group's worker has acknowledged is leased again (again), an ack of a lost lease was"
         " accepted (late), or two of one (twice); or attempts or tokens do not go up (attempt,"
-        " token), or what was said to be settled is given or open again (settled, back)"
+        " token), what was said to be settled is given or open again (settled, back), or a request"
+        " that was asked again was answered otherwise (step)"
     ),
     "group_lease": CheckSpec(
         "a publication was leased to another, or given up, while a lease of it held (shared), more"
@@ -132,14 +133,16 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
     "group_content": CheckSpec(
         "a group's worker was given what does not check out (corrupt), what nobody put (phantom),"
         " what had failed (aborted) or was not sent yet (future), another publication than others"
-        " under that id (other), or one that stands under two (twice)",
+        " under that id (other), or one that stands under two (twice); or what only workers were"
+        " given stands out of order (order, behind) or never reached a subscriber (lost)",
         needs_names=True,
         needs_whole=Part.HISTORY,  # the PUT
     ),
     "key_order": CheckSpec(
         "key order broken: a group that is ordered by key gave a publication with another one of"
-        " its key (together), before that was given for the last time (again), or before it was"
-        " acknowledged (held)"
+        " its key (together), before that was given for the last time (again), before something"
+        " was said of its lease (held), or before anybody had said that it is done (open)",
+        needs_whole=Part.HISTORY,  # the ack
     ),
     "dead_letter": CheckSpec(
         "a dead letter stands twice (twice), its publication was acknowledged or is leased again"
@@ -156,7 +159,8 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
     ),
     "leaders_per_term": CheckSpec("two nodes led one term"),
     "replica_divergence": CheckSpec(
-        "two nodes hold different entries or states at one index", needs_truth=True
+        "two nodes hold different entries or states at one index, or terms fall on one (term)",
+        needs_truth=True,
     ),
     "ack_not_durable": CheckSpec(
         "an acknowledged publication is missing from a majority's disks",

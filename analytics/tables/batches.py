@@ -6,7 +6,8 @@ elsewhere each batch was acknowledged as one, and given as one.
 
 standing  the places of batches' topics in the buckets in doubt, and in those beside them
 bound     bound pairs of counters, named by the lower one (`PAIR`), of which one is in `standing`
-apart     those that have places (`id`, `other_id`), and no two that are neighbours
+apart     those that have places (`id`, `other_id`), and no two that are neighbours; or one has a
+          place, and something else stands where the other one belongs, which has none
 alone     of a bound pair, what a life was given, and the other one that it never was
 """
 
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.schema import KEY, operation
-from analytics.common.table_store import is_never_any
+from analytics.common.table_store import is_never_any, settled
 from analytics.tables.lives import EVER, HOME, may_have_had
 from analytics.tables.runs import acknowledged_runs, counters_of_places, counters_of_puts, one_host
 from analytics.tables.suspects import OWNER, PRODUCER, TOPIC, TOPIC_BUCKET, Doubts, only
@@ -62,13 +63,15 @@ def apart_of(bound: DataFrame, standing: DataFrame, puts: DataFrame) -> DataFram
     """Return the pairs with places of both (`id`, `other_id`), and no two that are neighbours."""
     if is_never_any(bound):
         nothing = F.lit(None).cast("bigint")
-        return bound.select(*PAIR, nothing.alias("id"), nothing.alias("other_id"))
+        places = (nothing.alias("id"), nothing.alias("other_id"))
+        return bound.select(*PAIR, *places, F.lit(False).alias("is_beside"))
     placed = intervals.exploded(
         counters_of_places(only(standing, bound, PRODUCER)), "counter"
     ).select(*PAIR, (F.col("counter") - F.col("shift")).alias("id"))
     others = placed.select(
         *PRODUCER, (F.col("counter") - 1).alias("counter"), F.col("id").alias("other_id")
     )
+    aside = _beside_others(bound, placed, standing)
     apart = (
         bound.join(placed, list(PAIR))
         .join(others, list(PAIR))
@@ -88,7 +91,41 @@ def apart_of(bound: DataFrame, standing: DataFrame, puts: DataFrame) -> DataFram
     )
     same = [F.col(name) == F.col(f"whole_{name}") for name in PRODUCER]
     holds = F.col("counter").between(F.col("first_counter"), F.col("last_counter") - 1)
-    return apart.join(whole, [*same, holds], "leftanti")
+    found = apart.join(whole, [*same, holds], "leftanti").withColumn("is_beside", F.lit(False))
+    return found.unionByName(aside)
+
+
+def _beside_others(bound: DataFrame, placed: DataFrame, standing: DataFrame) -> DataFrame:
+    """Return of the pairs of which one has a place (`other_id`) and the other one none, where
+    something else stands at its place (`id`), beside each place of the first, that `counter`.
+    """
+    have = placed.select(*PAIR).distinct()
+    lower = bound.join(placed, list(PAIR)).withColumnsRenamed({"id": "other_id"})
+    lower = lower.withColumns({"id": F.col("other_id") + 1, "missing": F.col("counter") + 1})
+    upper = (
+        bound.withColumn("own", F.col("counter") + 1)
+        .join(placed.withColumnsRenamed({"counter": "own", "id": "other_id"}), [*PRODUCER, "own"])
+        .withColumns({"id": F.col("other_id") - 1, "missing": F.col("counter")})
+        .drop("own")
+    )
+    above = have.withColumn("counter", F.col("counter") - 1)
+    lone = lower.join(above, list(PAIR), "leftanti").unionByName(
+        upper.join(have, list(PAIR), "leftanti")
+    )
+    keyed = settled(lone.withColumn("bucket", intervals.bucket_of(F.col("id"))))
+    near = only(standing, keyed, TOPIC_BUCKET).select(
+        *(F.col(name).alias(f"its_{name}") for name in TOPIC_BUCKET), "first", "last"
+    )
+    same = [F.col(name) == F.col(f"its_{name}") for name in TOPIC_BUCKET]
+    inside = F.col("id").between(F.col("first"), F.col("last"))
+    pair = [*PAIR, "missing"]
+    free = keyed.join(near, [*same, inside], "leftanti").select(*pair).distinct()
+    return (
+        keyed.join(free, pair, "leftanti")
+        .groupBy(*PRODUCER, F.col("missing").alias("counter"))
+        .agg(F.min(F.struct("id", "other_id")).alias("places"))
+        .select(*PAIR, "places.*", F.lit(True).alias("is_beside"))
+    )
 
 
 def alone_of(bound: DataFrame, deliveries: DataFrame, lives: DataFrame) -> DataFrame:

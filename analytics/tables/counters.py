@@ -13,7 +13,7 @@ from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.schema import operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables.runs import counters_of_puts
 from analytics.tables.suspects import LOW_BITS, PRODUCER, only, without
 
@@ -140,3 +140,26 @@ def _edge(name: str, more: int = 0) -> Column:
 def _hole(below: Column, above: Column, seen: Column) -> list[Column]:
     bounds = ((below + 1).alias("first"), (above - 1).alias("last"))
     return [*(F.col(name) for name in PRODUCER), *bounds, seen.alias("seen")]
+
+
+def beyond_of(taken: DataFrame, stored: DataFrame, puts: DataFrame) -> DataFrame:
+    """Return (PRODUCER, taken, tried): counters that a node has taken, above all that were
+    acknowledged, with the highest one that was tried, null if none was. In an orderly run few.
+
+    `taken`: (HOLDER, taken) of the nodes; `stored`: what was acknowledged to each producer.
+    """
+    if is_never_any(taken):
+        nothing = F.lit(None).cast("bigint").alias("tried")
+        return taken.select(*PRODUCER, "taken", nothing)
+    most = taken.groupBy(*PRODUCER).agg(F.max("taken").alias("taken"))
+    said = stored.groupBy(*PRODUCER).agg(F.max("high_counter").alias("said"))
+    doubtful = few(
+        most.join(said, list(PRODUCER), "left")
+        .where(F.coalesce(F.col("taken") > F.col("said"), F.lit(True)))
+        .drop("said")
+    )
+    tries = only(puts, doubtful, PRODUCER).groupBy(*PRODUCER)
+    ok = F.when(F.col("outcome") == "ok", F.col("last_counter"))
+    tried = tries.agg(F.max("last_counter").alias("tried"), F.max(ok).alias("said"))
+    above = F.coalesce(F.col("taken") > F.col("said"), F.lit(True))
+    return settled(doubtful.join(tried, list(PRODUCER), "left").where(above).drop("said"))

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import KEY, LANE
-from analytics.common.table_store import few, is_never_any, settled
+from analytics.common.table_store import few, is_never_any, none_of, settled
 from analytics.tables import as_of
 from analytics.tables.lives import EVER, FOREVER, may_have_had, with_gone
 from analytics.tables.runs import acknowledged_runs, one_host
@@ -119,6 +119,74 @@ def arrived_of(followed: DataFrame, arrivals: DataFrame, brought: DataFrame) -> 
         F.when(F.col("end_ns").isNotNull(), value).alias("mark"),
     )
     return rows.distinct()
+
+
+def kept_for(
+    followed: DataFrame,
+    controls: DataFrame,
+    acts: DataFrame,
+    puts: DataFrame,
+    deliveries: DataFrame,
+) -> DataFrame:
+    """Return the same of what topics surely kept when a pattern began at the earliest: somebody was
+    given it who asked for it later. Not of a topic to which the client may have had another
+    subscription.
+    """
+    at_first = (F.col("f") == "sub") & (F.col("outcome") == "ok") & ~F.col("resumed")
+    is_earliest = (F.col("start") == "earliest") & F.col("topic").rlike(WILD)
+    begun = few(
+        controls.where(at_first & is_earliest).select(
+            "run_id", "client_id", F.col("topic").alias("pattern"), one_host(),
+            F.col("end_ns").alias("begun_ns"),
+        )
+    )  # fmt: skip
+    nothing = fresh_of(none_of(followed), puts)
+    if is_never_any(begun):
+        return nothing
+    subs = acts.where(F.col("f") == "sub")
+    own = ("run_id", "client_id", "pattern", "at", "begun_ns")
+    # A life of which another SUB is as well: where that began is not known.
+    again = subs.where(F.col("topic").rlike(WILD)).select(
+        F.col("run_id").alias("its_run_id"),
+        F.col("client_id").alias("its_client_id"),
+        F.col("topic").alias("its_pattern"),
+        F.col("at").alias("its_at"),
+        F.col("end_ns").alias("its_end_ns"),
+    )
+    same = [F.col(name) == F.col(f"its_{name}") for name in own[:4]]
+    is_in_it = (F.col("its_end_ns") > F.col("begun_ns")) & (
+        F.col("its_end_ns") <= F.col("until_ns")
+    )
+    is_told = (F.col("outcome") == "ok") & F.coalesce("resumed", F.lit(False))
+    others = subs.where(~is_told).select(*(F.col(name).alias(f"other_{name}") for name in OWNER))
+    is_other = [F.col(name) == F.col(f"other_{name}") for name in OWNER]
+    lives = few(
+        followed.join(begun, list(own))
+        .join(again, [*same, is_in_it], "leftanti")
+        .join(others, is_other, "leftanti")
+        .select(*DURING)
+        .distinct()
+    )
+    if is_never_any(lives):
+        return nothing
+    topics = only(deliveries.where(~F.col("tells_of_purge")), lives, ("run_id", "topic"))
+    later = topics.select(
+        "run_id", "topic", one_host(), F.col("first").alias("from_id"),
+        F.col("last").alias("to_id"), F.col("invoke_ns").alias("asked_ns"),
+    )  # fmt: skip
+    value = F.struct(F.col("last").alias("value"), "process", "op_id").alias("mark")
+    stored = only(acknowledged_runs(puts).where(~F.col("duplicate")), lives, ("run_id", "topic"))
+    return (
+        stored.withColumns({"at": one_host(), "t_ns": F.col("end_ns")})
+        .select("run_id", "topic", "at", "first", "last", "t_ns", "process", "op_id")
+        .join(F.broadcast(lives), list(TIMELINE))
+        .join(later, list(TIMELINE))
+        .where(F.col("asked_ns") > F.col("begun_ns"))
+        .withColumns({"first": F.greatest("first", "from_id"), "last": F.least("last", "to_id")})
+        .where(F.col("first") <= F.col("last"))
+        .select(*DURING, "first", "last", "t_ns", value)
+        .distinct()
+    )
 
 
 def asked_of_any(gets: DataFrame) -> DataFrame:

@@ -9,10 +9,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import KEY, evidence, operation
-from analytics.common.table_store import is_never_any, settled
-from analytics.tables.groups import GROUP, NO_GROUP
+from analytics.common.table_store import few, is_never_any, settled
+from analytics.tables.groups import GROUP, NO_GROUP, NS_OF_MS, steady_of
 from analytics.tables.lives import EVER
 from analytics.tables.runs import acknowledged_runs, one_host
+from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
 
 ROW = (*KEY, "topic", "client_id")
@@ -131,6 +132,59 @@ def unstored_of(tables: Tables) -> DataFrame:
         operation().alias("put"),
     )
     return standing(_of_ours(puts, tables), controls_of(tables.worked), ("run_id", "topic"))
+
+
+def still_there(rows: DataFrame, tables: Tables) -> DataFrame:
+    """Return those `rows` (GROUP, id) that can't have expired by one of their `moments` (at, ns),
+    nor have been compacted away: nothing is, that a group has not settled which stood before it was
+    put.
+    """
+    kept = lasting(rows, tables)
+    topics = F.broadcast(tables.expiring)
+    others = few(rows.join(topics, ["run_id", "topic"]))
+    if is_never_any(others):
+        return kept.drop("moments")
+    own = ("run_id", "topic", "id", "put_at", "put_ns", "ms", "is_marked")
+    puts = only(
+        acknowledged_runs(tables.puts).where(~F.col("duplicate")), others, ("run_id", "topic")
+    )
+    marks = tables.told.where(F.col("f") == "put").select(*KEY, "marked")
+    named = puts.join(marks, list(KEY), "left").withColumn(
+        "id", F.explode(F.sequence("first", "last"))
+    )
+    its = F.filter("expires", lambda run: F.col("id").between(run[0], run[1]))
+    stored = named.withColumns(
+        {
+            "put_at": one_host(),
+            "put_ns": F.col("invoke_ns"),
+            "ms": F.get(its, F.lit(0))[2],
+            "is_marked": F.coalesce(F.array_contains("marked", F.col("id")), F.lit(False)),
+        }
+    ).select(*own)
+    made = (
+        controls_of(tables.worked)
+        .where((F.col("f") == "group") & (F.col("outcome") == "ok"))
+        .groupBy(*GROUP, F.col("at").alias("put_at"))
+        .agg(F.min("end_ns").alias("made_ns"))
+        .join(steady_of(tables.worked), list(GROUP), "leftsemi")
+    )
+    is_in_time = F.exists(
+        "moments",
+        lambda moment: (
+            (moment["at"] == F.col("put_at"))
+            & ((moment["ns"] - F.col("put_ns")) * 100 < F.col("ms") * (99 * NS_OF_MS))
+        ),
+    )
+    lasts = F.col("ms").isNull() | F.coalesce(is_in_time, F.lit(False))
+    is_fresh = F.coalesce(F.col("made_ns") < F.col("put_ns"), F.lit(False))
+    stays = ~F.col("is_compacted") | ~F.col("is_marked") | is_fresh
+    found = (
+        others.join(stored, ["run_id", "topic", "id"])
+        .join(made, [*GROUP, "put_at"], "left")
+        .where(lasts & stays)
+        .select(*rows.columns)
+    )
+    return kept.unionByName(found).drop("moments").distinct()
 
 
 def lasting(missing: DataFrame, tables: Tables) -> DataFrame:

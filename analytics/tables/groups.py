@@ -75,6 +75,19 @@ def moved_of(worked: DataFrame) -> DataFrame:
     return stood.where(~F.col("stood") & (F.col("places") > 0)).select(*GROUP)
 
 
+def steady_of(worked: DataFrame) -> DataFrame:
+    """Return the groups that stood."""
+    own = worked.where(F.col("group").isNotNull())
+    stood = own.groupBy(*GROUP).agg(_has_stood().alias("stood"))
+    return stood.where("stood").select(*GROUP)
+
+
+def unsteady_of(worked: DataFrame) -> DataFrame:
+    """Return the groups that did not stand."""
+    stood = worked.groupBy(*GROUP).agg(_has_stood().alias("stood"))
+    return stood.where(~F.col("stood")).select(*GROUP)
+
+
 def unmoved(worked: DataFrame) -> DataFrame:
     """Return the rows of groups of which something can be said."""
     return worked.join(F.broadcast(moved_of(worked)), list(GROUP), "leftanti")

@@ -214,12 +214,11 @@ def unplaced_of(
         .join(own, list(TOPIC))
         .where(((is_here & stood) | is_above) & may_lack)
         .withColumn("is_here", is_here)
-        .drop("tried_at", "tried_ns")
     )
     rows = owed.join(
         _unread(owed, places, deliveries), [*READING, "producer", "counter"], "leftanti"
     )
-    return rows.drop("lower_id")
+    return rows.drop("lower_id", "tried_at", "tried_ns")
 
 
 def _unread(owed: DataFrame, places: DataFrame, deliveries: DataFrame) -> DataFrame:
@@ -236,10 +235,10 @@ def _unread(owed: DataFrame, places: DataFrame, deliveries: DataFrame) -> DataFr
         "first": F.greatest("first", F.coalesce("lower_id", F.lit(0)) + 1),
         "last": F.least("last", F.col("later_id") - 1),
     }
+    is_before = (F.col("came_at") == F.col("tried_at")) & (F.col("came_ns") < F.col("tried_ns"))
+    may_be = may_have_had() & ~F.coalesce(is_before, F.lit(False))
     spots = settled(
-        intervals.split(
-            came.where(may_have_had()).withColumns(between).select(*keys, "first", "last")
-        )
+        intervals.split(came.where(may_be).withColumns(between).select(*keys, "first", "last"))
     )
     standing = only(places, spots, TOPIC_BUCKET).select(*TOPIC_BUCKET, "first", "last")
     homes = spots.select(*keys, "bucket").distinct()

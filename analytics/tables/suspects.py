@@ -23,7 +23,7 @@ stored     no doubt: what was acknowledged to a producer on a host of each bucke
            which counter and moment to which, and up to which id; `fallen`, `late`: not in order
            within the bucket
 reached    no doubt: when a topic was first known to have reached an id of a bucket, on each host
-claims     no doubt: ids that a topic has reached by what GETs asked with and SUBs were answered
+claims     no doubt: ids that a topic has reached by cursors, starts, leases and dead letters
 
 Hashes stand for keys and for sets only here: 64 bits of each edge of a run, added up. No rule about
 right and wrong: those are in anomalies/.
@@ -75,6 +75,7 @@ def doubts_of(
     deliveries: DataFrame,
     controls: DataFrame,
     worked: DataFrame,
+    told: DataFrame,
     held: DataFrame,
     spans: DataFrame,
     lives: DataFrame,
@@ -86,7 +87,7 @@ def doubts_of(
     `held`: the places on the nodes' disks, split. `has_one_host`: all was recorded on one.
     """
     sessions = keep("doubtful_sessions", _sessions(spans, answers))
-    claims = keep("claims", claims_of(answers, controls, worked))
+    claims = keep("claims", claims_of(answers, controls, worked, told))
     acks = acknowledged_runs(puts)
     stored = keep("stored", stored_of(acks, extents_of(answers, claims), has_one_host))
     acknowledged = together(stored, TOPIC_BUCKET)
@@ -346,10 +347,12 @@ def _watches(
     return watched.unionByName(others.distinct())
 
 
-def claims_of(answers: DataFrame, controls: DataFrame, worked: DataFrame) -> DataFrame:
+def claims_of(
+    answers: DataFrame, controls: DataFrame, worked: DataFrame, told: DataFrame
+) -> DataFrame:
     """Return who said that a topic has reached an id that no GET was given with it: (run_id, topic,
     at, value, end_ns, process, op_id) of cursors that GETs asked with, of SUBs' starts, of groups'
-    cursors, and of what was leased.
+    cursors, of what was leased, and of what dead letters are of.
     """
     beyond = F.col("asked") > F.coalesce("last", F.lit(-1))
     asked = answers.where((F.col("outcome") == "ok") & F.col("topic").isNotNull() & beyond)
@@ -360,6 +363,7 @@ def claims_of(answers: DataFrame, controls: DataFrame, worked: DataFrame) -> Dat
         asked.select(*columns, F.col("asked").alias("value"), *what)
         .unionByName(begun.select(*columns, F.col("start_id").alias("value"), *what))
         .unionByName(_claimed_by_groups(worked).select(*columns, "value", *what))
+        .unionByName(_claimed_by_letters(told, worked).select(*columns, "value", *what))
         .where(F.col("value") > 0)
     )
 
@@ -368,6 +372,15 @@ def _claimed_by_groups(worked: DataFrame) -> DataFrame:
     leased = F.array_max(F.transform("leases", lambda run: run[1]))
     value = F.when(F.col("f") == "group", F.col("last_id")).when(F.col("f") == "take", leased)
     return worked.where(F.col("outcome") == "ok").withColumn("value", value)
+
+
+def _claimed_by_letters(told: DataFrame, worked: DataFrame) -> DataFrame:
+    own = ("run_id", "host", "end_ns", "process", "op_id", "letters")
+    gets = told.where(F.col("f") == "get").select(*own)
+    takes = worked.where((F.col("f") == "take") & (F.col("outcome") == "ok")).select(*own)
+    letters = gets.unionByName(takes).withColumn("letter", F.explode("letters"))
+    named = {"topic": F.col("letter.topic"), "value": F.col("letter.from_id")}
+    return letters.withColumns(named)
 
 
 def extents_of(answers: DataFrame, claims: DataFrame) -> DataFrame:

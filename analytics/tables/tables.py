@@ -119,6 +119,7 @@ OF_RUNS: Final = ("is_single", "producer", "shift", "pieces")
 COUNTER_GAP: Final = "counter_gap"  # of a PUT: the broker lacks a counter before it
 FORGOTTEN: Final = "forgotten"
 NO_ROOM: Final = "too_many"  # of a GET of any topic: a pattern has missed one
+REFUSALS: Final = ("already_acknowledged", "moved", "bad_request")  # of a GET, by its cursor
 DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may have lost its name
 
 
@@ -231,7 +232,9 @@ def build(
     collected = keep("collected", collected_of(truth_rows, asides, expiring))
     lives = keep("lives", with_floors(lived, collected))
     doubts = doubts_of(
-        *(puts, answers, deliveries, controls, worked, held, spans, lives), keep, not said.hosts
+        *(puts, answers, deliveries, controls, worked, told, held, spans, lives),
+        keep,
+        not said.hosts,
     )
     acks = keep("unclear_acks", _unclear_acks(puts, doubts))
     given = keep("unclear_given", _unclear_given(deliveries, doubts))
@@ -424,6 +427,7 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         "asked_topic",
         F.coalesce(_is_denied(), F.lit(False)).alias("is_denied"),
         F.coalesce(F.col("error") == NO_ROOM, F.lit(False)).alias("is_full"),
+        F.when(_is_refused(), F.col("error")).alias("refused_as"),
         _is_excessive().alias("is_excessive"),
         "tells_of_purge",
         F.when(F.col("tells_of_purge"), F.col("error")).alias("gone_as"),
@@ -435,6 +439,10 @@ def answers_of(pairs: DataFrame) -> DataFrame:
         _of_pieces("last", F.array_max).alias("last"),
         _is_plain().alias("is_plain"),
     )
+
+
+def _is_refused() -> Column:
+    return (F.col("outcome") == "fail") & F.col("error").isin(*REFUSALS)
 
 
 def _is_denied() -> Column:

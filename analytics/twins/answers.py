@@ -22,7 +22,7 @@ from analytics.twins.record import (
     Time,
 )
 from analytics.twins.run import Run
-from analytics.twins.standing import RecordedSubscription
+from analytics.twins.standing import RecordedSubscription, SubscribedSpan
 
 DENIALS = frozenset({"not_subscribed", "unknown_topic"})
 Session = tuple[str, int]  # process, number
@@ -338,6 +338,7 @@ def subscription(run: Run) -> Iterable[Evidence]:
             if any(life.covers(get) for life in lives):
                 yield _contradicted(run, get, get.topic, "denied")
     yield from denied_all(run)
+    yield from _refused(run)
     for get in run.answers:
         if get.topic and get.answered != get.topic:
             detail = f"topic {get.answered}"
@@ -345,6 +346,44 @@ def subscription(run: Run) -> Iterable[Evidence]:
         count = get.brought_count
         if get.max_count is not None and count > get.max_count:
             yield _contradicted(run, get, get.named, f"limit {get.max_count}, {count} came")
+
+
+def _refused(run: Run) -> Iterator[Evidence]:
+    """Yield the GETs that were refused for a reason that was none: more was acknowledged, the
+    subscription was moved, or the topic has not reached that cursor.
+    """
+    for get in run.of("get") if not run.is_application else ():
+        if get.outcome != "fail" or not get.topic or get.asked is None:
+            continue
+        one = run.standing.of(get.client, get.topic)
+        for life in one.lives:
+            if life.covers(get) and _is_no_reason(run, one, life, get, get.asked):
+                yield _contradicted(run, get, get.topic, "denied")
+
+
+def _is_no_reason(
+    run: Run,
+    one: RecordedSubscription,
+    life: SubscribedSpan,
+    get: RecordedOperation,
+    asked: int,
+) -> bool:
+    match get.error:
+        case "already_acknowledged":
+            others = (
+                other.asked or 0
+                for other in run.gets_of(one.client, one.topic)
+                if not life.is_apart(other)
+                if other.host != get.host or other.invoke < get.end
+            )
+            return life.start is not None and max((life.start, *others)) <= asked
+        case "moved":
+            patterns = run.followed.get(one.client, ())
+            return not one.moves and not any(has(pattern, one.topic) for pattern in patterns)
+        case "bad_request":
+            reached = run.knowledge.reached_before(one.topic, get.host, get.invoke)
+            return reached is not None and reached.id >= asked
+    return False
 
 
 def _forgotten_or_kept(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:

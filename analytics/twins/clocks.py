@@ -149,7 +149,7 @@ def _counters_denied(run: Run) -> Iterator[Evidence]:
 def _told_nothing(
     run: Run, one: RecordedSubscription, get: RecordedOperation
 ) -> Iterator[Evidence]:
-    known = run.knowledge.known_before(one.topic, get.host, get.invoke)
+    known = run.knowledge.there_before(one.topic, get.host, get.invoke)
     assert get.asked is not None, get
     if known is None or known.id <= get.asked or known.id <= _start_max(one, get):
         return

@@ -315,7 +315,9 @@ def _standing_since(
     for life in run.standing.lives_of_topic.get(own.topic, ()):
         one = run.standing.subscriptions[life.client, life.topic]
         own_answers = (get for get in one.answers if not life.is_apart(get))
-        is_clear = not any(get.corrupt or get.tells_of_purge for get in own_answers)
+        is_clear = not any(
+            (get.corrupt or get.tells_of_purge) and not first.is_after(get) for get in own_answers
+        )
         if life.host == first.host and life.begin < first.time < life.end and is_clear:
             yield life
 

@@ -26,6 +26,22 @@ def replica_divergence(run: Run) -> Iterable[Evidence]:
         if len({(term, digest) for term, digest, _ in contents}) > 1:
             both = " ".join(_shown(kind, *one) for one in (min(contents), max(contents)))
             yield run.row(id=index, detail=f"{kind}: {both}")
+    yield from _terms_back(run)
+
+
+def _terms_back(run: Run) -> Iterator[Evidence]:
+    """Yield the highest index of each term that stands above one of a higher term on its node."""
+    indexes: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row in run.truth:
+        if row.get("kind") == "entry":
+            indexes[row["node"]][row.get("term") or 0].append(row["index"])
+    for node, of_terms in indexes.items():
+        lowest, its = None, 0
+        for term, own in sorted(of_terms.items(), reverse=True):
+            if lowest is not None and max(own) > lowest:
+                yield run.row(id=max(own), other_id=lowest, detail=f"term: {node}/{term} {its}")
+            if lowest is None or min(own) < lowest:
+                lowest, its = min(own), term
 
 
 def _shown(kind: str, term: int, digest: str, node: str) -> str:

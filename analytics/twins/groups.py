@@ -6,11 +6,12 @@ What must not: what stands in a topic (stored.py), what subscribers are owed (ow
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import NamedTuple
 
 from analytics.twins.record import (
@@ -146,6 +147,14 @@ class GroupHistory:
             if (one.last_id or 0) >= id_ and all(_is_before(one, take) for take in self.done[id_]):
                 return one
         return None
+
+    def told_of(self, id_: int) -> list[RecordedOperation]:
+        """Return who was told that an id is settled."""
+        return [one for one in self.made if (one.last_id or 0) >= id_]
+
+    def stands_since(self, put: RecordedOperation) -> bool:
+        """Whether it surely stood when a PUT was sent."""
+        return self.stood and any(_is_before(one, put) for one in self.made)
 
     def leased_since(self, id_: int) -> dict[str | None, Time]:
         """Return when an id was last asked for that was leased then, on each host: its dead letter
@@ -285,17 +294,57 @@ def group_order(run: Run) -> Iterable[Evidence]:
                 if _step(one.take) != _step(other.take):
                     yield _row(run, group, id_, "twice", one.take, other.take)
         for id_, leases in group.leases.items():
-            for older, newer in combinations(sorted(leases, key=lambda each: each.token), 2):
-                if older.token < newer.token and older.attempt >= newer.attempt:
-                    yield _row(run, group, id_, "attempt", older.take, newer.take)
-        for id_, leases in group.leases.items():
-            yield from _two_attempts(run, group, id_, leases)
+            yield from _attempts_back(run, group, id_, leases)
         yield from _doubled(run, group)
         if group.stood:
             yield from _tokens(run, group)
             yield from _settled_before(run, group)
             if not group.may_be_ordered:
                 yield from _not_in_order(run, group)
+        yield from _answered_otherwise(run, group)
+    for group in _all_groups_of(run):
+        if not group.stood:
+            yield from _below_its_begin(run, group)
+
+
+def _answered_otherwise(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what two answers to one TAKE that was asked again contradict each other about."""
+    steps: dict[Step, list[RecordedOperation]] = defaultdict(list)
+    for take in group.takes:
+        if take.is_ok and take.of_group.number is not None:
+            steps[_step(take)].append(take)
+    for takes in steps.values():
+        for one, other in permutations(takes, 2):
+            ids, its = _ids_leased(one), _ids_leased(other)
+            wrong = _lost(one) ^ _lost(other)
+            if ids and its and one.of_group.token < other.of_group.token:
+                wrong |= its
+            elif ids and _is_before(one, other):
+                wrong |= its - ids
+            if wrong:
+                yield _row(run, group, min(wrong), "step", one, other)
+
+
+def _ids_leased(take: RecordedOperation) -> set[int]:
+    return {id_ for lease in take.of_group.leases for id_ in range(lease.first, lease.last + 1)}
+
+
+def _below_its_begin(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what a group that did not stand gave below where it had last begun: nothing else that
+    makes or ends it was under way from before that until the answer.
+    """
+    own = [one for one in group.controls if one.may_have_happened]
+    for made in group.made:
+        others = [one for one in own if one is not made]
+        for id_, leases in group.leases.items():
+            for lease in leases if id_ <= (made.last_id or 0) else ():
+                take = lease.take
+                is_behind = made.host == take.host and made.end < group.begun[_step(take)]
+                if is_behind and all(
+                    one.host == made.host and (one.end < made.invoke or one.invoke > take.end)
+                    for one in others
+                ):
+                    yield _row(run, group, id_, "settled", made, take)
 
 
 def _doubled(run: Run, group: GroupHistory) -> Iterator[Evidence]:
@@ -326,9 +375,12 @@ def _not_in_order(run: Run, group: GroupHistory) -> Iterator[Evidence]:
             highest = most, given[most]
 
 
-def _two_attempts(
+def _attempts_back(
     run: Run, group: GroupHistory, id_: int, leases: list[GivenLease]
 ) -> Iterator[Evidence]:
+    for older, newer in combinations(sorted(leases, key=lambda each: each.token), 2):
+        if older.token < newer.token and older.attempt >= newer.attempt:
+            yield _row(run, group, id_, "attempt", older.take, newer.take)
     for one, other in combinations(leases, 2):
         if one.token == other.token and one.attempt != other.attempt:
             yield _row(run, group, id_, "attempt", one.take, other.take)
@@ -553,7 +605,7 @@ def group_lost(run: Run) -> Iterable[Evidence]:
             for id_ in group.settled
             if (id_ > purged or id_ <= before or _was_there(group, id_, given))
             and (id_ not in group.done or id_ in early)
-            and not run.may_have_gone(group.topic, id_)
+            and not _may_be_gone(run, group, id_, group.told_of(id_))
             and (group.topic, group.name, id_) not in buried
             and (is_read or not _may_be_buried(group, id_))
         ]
@@ -590,6 +642,37 @@ def _was_there(group: GroupHistory, id_: int, given: dict[int, dict[str | None, 
         (one.last_id or 0) >= id_ and asked.get(one.host, BEFORE_ALL) > one.end
         for one in group.made
     )
+
+
+def _may_be_gone(run: Run, group: GroupHistory, id_: int, seen: list[RecordedOperation]) -> bool:
+    """Whether a publication may have expired, or been compacted away, before each of the answers in
+    `seen` that show it as such. Nothing is compacted away that a group has not settled.
+    """
+    if group.topic not in run.expiring:
+        return False
+    for put in run.stored_in.get(group.topic, ()):
+        if not (put.first_id or 0) <= id_ < (put.first_id or 0) + put.count:
+            continue
+        ms = put.expiry_of(id_)
+        is_kept = ms is None or (
+            not put.is_duplicate and any(_is_within(put, answer, ms) for answer in seen)
+        )
+        is_left = (
+            group.topic not in run.compacted
+            or id_ not in put.properties
+            or (not put.is_duplicate and group.stands_since(put))
+        )
+        if is_kept and is_left:
+            return False
+    return True
+
+
+def _is_within(put: RecordedOperation, answer: RecordedOperation, ms: int) -> bool:
+    """Whether less time than that passed from a PUT's invoke to an answer's end, on one host.
+
+    Clocks of two machines may differ by a hundredth in how fast they go.
+    """
+    return put.host == answer.host and (answer.end - put.invoke) * 100 < 99 * ms * NS_OF_MS
 
 
 def _may_be_buried(group: GroupHistory, id_: int) -> bool:
@@ -694,7 +777,8 @@ def _broken_order(
     """Go through the ids of one key from the lowest on; what is before each is known by then."""
     holders: dict[int, RecordedOperation] = {}  # by token: who was given one of the key
     last: GivenLease | None = None  # with the highest token so far
-    acked: dict[str, tuple[Time, RecordedOperation]] = {}  # by host: the latest accepted ack
+    settled: dict[str, tuple[Time, RecordedOperation]] = {}  # by host: what was accepted last
+    still = _Open(run, group)
     for id_ in ids:  # one that was never leased on record may have been acknowledged
         leases = sorted(group.leases.get(id_, ()), key=lambda lease: (lease.token, lease.take.key))
         if with_it := [lease for lease in leases if lease.token in holders]:
@@ -702,18 +786,69 @@ def _broken_order(
         if last is not None and leases and last.token > leases[0].token:
             yield _row(run, group, id_, "again", leases[0].take, last.take)
         for lease in sorted(leases, key=lambda each: each.take.end):
-            said = acked.get(lease.take.host or "")
+            said = settled.get(lease.take.host or "")
             if said is not None and said[0] > lease.take.end:
                 yield _row(run, group, id_, "held", lease.take, said[1])
+                break
+        for lease in leases:
+            if (holder := still.holder_during(lease.take)) is not None:
+                yield _row(run, group, id_, "open", lease.take, holder)
                 break
         for lease in leases:
             holders.setdefault(lease.token, lease.take)
             if last is None or lease.token > last.token:
                 last = lease
-        for ack in group.accepted.get(id_, ()):
-            host, at = ack.take.host or "", begun[_step(ack.take)]
-            if at != BEFORE_ALL and (host not in acked or at > acked[host][0]):
-                acked[host] = at, ack.take
+        for word in group.said.get(id_, ()):
+            host, at = word.take.host or "", begun[_step(word.take)]
+            is_later = at != BEFORE_ALL and (host not in settled or at > settled[host][0])
+            if is_later and _is_accepted(id_, word):
+                settled[host] = at, word.take
+        still.add(id_)
+
+
+class _Open:
+    """Of the ids of a key so far, from when to when each was surely leased once and not settled.
+
+    By host, in the order of begins: of two that begin one after the other, the later one is kept
+    only if it ends later. So ends rise as begins do.
+    """
+
+    def __init__(self, run: Run, group: GroupHistory) -> None:
+        self._run, self._group = run, group
+        self._spans: dict[str | None, list[tuple[Time, Time, RecordedOperation]]] = {}
+        self._purged = max(
+            (one.last_id for one in run.purges if one.topic == group.topic), default=0
+        )
+
+    def add(self, id_: int) -> None:
+        """Take note of an id: nobody but a worker settles it, and none of them has said so."""
+        group, leases = self._group, self._group.leases.get(id_, ())
+        if self._run.is_application or id_ <= self._purged or _may_be_buried(group, id_):
+            return
+        if not leases or self._run.may_have_gone(group.topic, id_):
+            return
+        first = min(leases, key=lambda lease: (lease.take.end, lease.take.key)).take
+        acks = [word.take for word in group.said.get(id_, ()) if word.word == "ack"]
+        if {first.host} != {one.host for one in (first, *acks)}:
+            return
+        end = min((ack.invoke for ack in acks), default=NEVER)
+        spans = self._spans.setdefault(first.host, [])
+        place = bisect_left(spans, first.end, key=lambda span: span[0])
+        if place and spans[place - 1][1] >= end:
+            return
+        stop = place
+        while stop < len(spans) and spans[stop][1] <= end:
+            stop += 1
+        spans[place:stop] = [(first.end, end, first)]
+
+    def holder_during(self, take: RecordedOperation) -> RecordedOperation | None:
+        """Return who had been given one of them before a TAKE's step was first sent, that nobody
+        had begun to acknowledge when the TAKE ended.
+        """
+        spans = self._spans.get(take.host, [])
+        begun = self._group.begun[_step(take)]
+        place = bisect_left(spans, begun, key=lambda span: span[0])
+        return spans[place - 1][2] if place and spans[place - 1][1] > take.end else None
 
 
 # --- stale_read: a group is told nothing ----------------------------------------------------------
@@ -886,7 +1021,7 @@ def _untimely(
     is_left = any(one.of_group.max_attempts and not one.of_group.dead_letter for one in own)
     for (topic, _), answers in places.items():
         if not _may_be_buried(group, id_):
-            if not run.may_have_gone(group.topic, id_):
+            if not _may_be_gone(run, group, id_, answers):
                 yield _row(run, group, id_, "early", answers[0])
         elif topic not in named and not is_left:
             yield _row(run, group, id_, "elsewhere", answers[0])
@@ -917,6 +1052,38 @@ def group_content(run: Run) -> Iterable[Evidence]:
                         yield _row(run, group, id_, "other", take)
                     if len(others) > 1:
                         yield _row(run, group, id_, "twice", take)
+        yield from _of_workers_alone(run, group, places)
+
+
+def _of_workers_alone(
+    run: Run, group: GroupHistory, brought: dict[Publication, set[int]]
+) -> Iterator[Evidence]:
+    """Yield what is wrong with where something stands that has no place but by TAKEs: in the order
+    of its producer, of real time, and for who never had it.
+    """
+    by_producer: dict[str, list[tuple[int, int]]] = defaultdict(list)  # counter, id
+    for (whose, topic, number), ids in (*brought.items(), *run.knowledge.places.items()):
+        if topic == group.topic:
+            by_producer[whose] += [(number, id_) for id_ in ids]
+    for take in group.takes:
+        for id_, producer, counter in take.given:
+            if producer is None or counter is None:
+                continue
+            publication = (producer, group.topic, counter)
+            if publication in run.knowledge.places:
+                continue
+            if any((its - counter) * (at - id_) < 0 for its, at in by_producer[producer]):
+                yield _row(run, group, id_, "order", take)
+            first = run.knowledge.first_try(publication)
+            reached = first and run.knowledge.reached_before(group.topic, first.host, first.time)
+            if reached and reached.id >= id_:
+                yield _row(run, group, id_, "behind", reached.operation, take)
+            for life in run.standing.lives_of_topic.get(group.topic, ()):
+                if life.start is None or id_ <= life.start or id_ in life.had:
+                    continue
+                cut = BEFORE_ALL if life.cut is None else life.cut
+                if id_ <= life.passed or _is_known([take], life, cut):
+                    yield _row(run, group, id_, f"lost {life.client}", take, life.proof)
 
 
 def _places_of_letters(run: Run) -> set[tuple[str, int]]:

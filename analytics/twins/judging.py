@@ -29,6 +29,7 @@ NEEDS_HISTORY: Final = frozenset(
         *("lost", "gap", "duplicate_delivered", "phantom", "aborted_read", "future_read"),
         *("torn_batch", "realtime_order", "stale_read", "cursor_regression", "subscription"),
         *("purge", "delayed", "group_lease", "group_lost", "group_content", "dead_letter"),
+        "key_order",
     }
 )
 NEEDS_TRUTH: Final = frozenset({"ack_not_durable"})  # all of it

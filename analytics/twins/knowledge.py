@@ -24,6 +24,10 @@ class Moment(NamedTuple):
     host: str | None
     time: Time
 
+    def is_after(self, operation: RecordedOperation) -> bool:
+        """Whether an operation had surely ended by then."""
+        return operation.host == self.host and operation.end < self.time
+
 
 class Mark(NamedTuple):
     """An id, and the operation from whose end on it was known."""
@@ -89,6 +93,9 @@ class Knowledge:
                 self.reached[sub.topic, sub.host].add(sub.last_id, sub)
         for one in (*record.of("group"), *record.of("take")):
             self._told_by_group(one)
+        for answer in (*record.answers, *record.of("take")):
+            for letter in answer.letters if answer.is_ok else ():
+                self.reached[letter.topic, answer.host].add(letter.from_id, answer)
         for row in record.truth:
             if row.get("kind") == "held" and row.get("first_id"):
                 self._held(row)
@@ -178,6 +185,13 @@ class Knowledge:
         """Return how far a topic was known on a host, before `time`, to have reached."""
         marks = self.reached.get((topic, host))
         return marks.before(time) if marks else None
+
+    def there_before(self, topic: str, host: str | None, time: Time) -> Mark | None:
+        """Return the highest id that was known on a host before `time`, or that the topic was known
+        to have reached.
+        """
+        marks = self.known_before(topic, host, time), self.reached_before(topic, host, time)
+        return max((mark for mark in marks if mark), key=lambda mark: mark.id, default=None)
 
     def begins_late(self, control: RecordedOperation, start: str) -> bool:
         """Whether what belongs behind a start at the earliest, or at a time, was there: somebody

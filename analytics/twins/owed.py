@@ -146,7 +146,12 @@ def _unplaced(run: Run) -> Iterator[Evidence]:
             is_here = life.host == first.host
             has_drained = is_here and life.cut is not None and taken.end < life.cut
             if has_passed or has_drained:
-                between = (id_ for id_ in life.unread if (lower or 0) < id_ < (later or NEVER))
+                between = (
+                    id_
+                    for id_, answers in life.unread.items()
+                    if (lower or 0) < id_ < (later or NEVER)
+                    and not all(first.is_after(answer) for answer in answers)
+                )
                 if all((topic, id_) in knowledge.at for id_ in between):
                     yield _lost(run, life, publication, "unplaced", taken)
 

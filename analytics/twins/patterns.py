@@ -144,8 +144,39 @@ def _put_since(run: Run, followed: Followed, arrivals: list[Arrival]) -> tuple[f
             for answer in arrival.answers:
                 if answer.host == life.host:
                     fresh.add(arrival.id, answer)
+    for put, kept in _kept_for(run, life, followed.topic):
+        lowest = min((lowest, *(id_ for id_ in kept if id_ not in given)))
+        fresh.add(max(kept), put)
     fresh.seal()
     return lowest, fresh
+
+
+def _kept_for(
+    run: Run, life: SubscribedSpan, topic: str
+) -> Iterator[tuple[RecordedOperation, list[int]]]:
+    """Yield what a topic surely kept when a pattern began at the earliest, by PUT: somebody was
+    given it who asked for it later. Not of a topic to which the client may have had another
+    subscription.
+    """
+    begun, one = (
+        life.subs[0] if life.subs else None,
+        run.standing.subscriptions.get((life.client, topic)),
+    )
+    if begun is None or len(life.subs) > 1 or begun.start != "earliest" or begun.resumed:
+        return
+    if one is not None and any(not sub.is_ok or not sub.resumed for sub in one.subs):
+        return
+    later = {
+        id_
+        for get in run.brought_of.get(topic, ())
+        if get.host == life.host and get.invoke > begun.end
+        for id_ in get.ids()
+    }
+    for put in run.stored_in.get(topic, ()) if later else ():
+        first = put.first_id or 0
+        ids = [id_ for id_ in range(first, first + put.count) if id_ in later]
+        if ids and put.host == life.host and not put.is_duplicate:
+            yield put, ids
 
 
 def _stored_during(run: Run, followed: Followed) -> Iterator[RecordedOperation]:
@@ -220,7 +251,7 @@ def denied_of_any(run: Run) -> Iterator[Evidence]:
         return
     for life in run.standing.lives if empty else ():
         for get in empty.get(life.client, ()):
-            known = run.knowledge.known_before(life.topic, get.host, get.invoke)
+            known = run.knowledge.there_before(life.topic, get.host, get.invoke)
             if known is None or not life.covers(get):
                 continue
             if known.id > _had(run, life, life.topic, get):

@@ -25,7 +25,7 @@ class SubscribedSpan:
     are owed; None: not known. `given`: ids that GETs in the span gave. `had`: ids of GETs that may
     be of this reading: its subscription surely began after `since`, and was over by `until`; of
     these `named` (producer, counter), `nameless` the ids of what does not say whose it is, and
-    `unread` those at which anything may stand: damaged, or told to be gone.
+    `unread` those at which anything may stand, damaged or told to be gone, and by which GETs.
     `passed`: the greatest id that it has passed, 0 if none. `cut`: whoever drained here has all
     that was known before; None: nobody drained, or it can't be told.
     """
@@ -44,7 +44,7 @@ class SubscribedSpan:
     had: set[int] = field(default_factory=set)
     named: set[tuple[str, int]] = field(default_factory=set)
     nameless: set[int] = field(default_factory=set)
-    unread: set[int] = field(default_factory=set)
+    unread: dict[int, list[RecordedOperation]] = field(default_factory=dict)
     passed: int = 0
     start: int | None = None
     has_drained: bool = False
@@ -70,10 +70,11 @@ class SubscribedSpan:
         self.had.update(get.ids())
         for each in get.given:
             if each.producer is None:
-                self.unread.add(each.id)
+                self.unread.setdefault(each.id, []).append(get)
             elif each.counter is not None:
                 self.named.add((each.producer, each.counter))
-        self.unread.update(id_ for id_, _ in get.corrupt)
+        for id_, _ in get.corrupt:
+            self.unread.setdefault(id_, []).append(get)
         self.nameless.update(self.unread, get.nobodys)
 
 

@@ -253,6 +253,22 @@ def phantom(run: Run) -> Iterable[Evidence]:
             if least < hole.start and hole.stop <= most and hole and not seen[whose] & set(hole):
                 yield _sight(run, (*whose, hole.start), None, *_taken_by(run, whose, hole))
             before = max(before, counter)
+    for whose, taken in _taken_by_nodes(run).items():
+        highest = max(_counters(run).get(whose, ()), default=None)
+        if highest is None and not seen[whose]:
+            yield _sight(run, (*whose, taken), None)
+        elif highest is not None and highest < taken and max(seen[whose], default=0) <= highest:
+            yield _sight(run, (*whose, highest + 1), None)
+
+
+def _taken_by_nodes(run: Run) -> dict[tuple[str, str], int]:
+    """Return up to which counter a node has taken each producer's, by producer and topic."""
+    found: dict[tuple[str, str], int] = defaultdict(int)
+    for row in run.truth:
+        if row.get("kind") == "counter":
+            whose = row["producer"], row["topic"]
+            found[whose] = max(found[whose], row["counter"])
+    return found
 
 
 def _taken(run: Run) -> dict[tuple[str, str], tuple[int, int]]:
@@ -303,12 +319,14 @@ def aborted_read(run: Run) -> Iterable[Evidence]:
             yield _sight(run, publication, id_, tries[0], get)
         elif nowhere and id_ is not None and (publication, id_) not in acknowledged:
             yield _sight(run, publication, id_, nowhere, get)
-    taken = _taken(run)
+    taken, by_nodes = _taken(run), _taken_by_nodes(run)
     for publication, tries in run.knowledge.tries.items():
         producer, topic, counter = publication
-        least, most = taken.get((producer, topic), (counter, counter))
-        is_between = least < counter < most and publication not in seen
-        if is_between and not any(put.may_have_happened for put in tries):
+        least, most = taken.get((producer, topic), (counter, 0))
+        is_last = counter > most and by_nodes.get((producer, topic)) == counter
+        is_taken = least < counter < most or is_last
+        is_unseen = publication not in seen
+        if is_taken and is_unseen and not any(put.may_have_happened for put in tries):
             yield _sight(run, publication, None, tries[0])
 
 
@@ -348,8 +366,13 @@ def torn_batch(run: Run) -> Iterable[Evidence]:
     batches = Batches(run)
     if not batches.are_any:
         return
-    yield from _split(run, batches)
-    yield from _halves(run, batches)
+    found = [*_split(run, batches), *_halves(run, batches)]
+    yield from found
+    pairs = {(row.topic, row.producer, row.counter) for row in found}
+    for publication, ids in run.knowledge.places.items():
+        for row in _beside_another(run, batches, publication, ids):
+            if (row.topic, row.producer, row.counter) not in pairs:
+                yield row
 
 
 class Batches:
@@ -387,6 +410,27 @@ def _split(run: Run, batches: Batches) -> Iterator[Evidence]:
             operations = (at[topic, id_][publication], at[topic, other_id][after])
             fields = {"topic": topic, "producer": producer, "counter": counter}
             yield run.row(*operations, **fields, id=id_, other_id=other_id, detail="split")
+
+
+def _beside_another(
+    run: Run, batches: Batches, publication: Publication, ids: set[int]
+) -> Iterator[Evidence]:
+    """Yield a bound pair of which one has a place, and something else stands where the other one
+    belongs, which has none.
+    """
+    producer, topic, counter = publication
+    for step in (1, -1):
+        other = (producer, topic, counter + step)
+        lower, upper = sorted((publication, other), key=lambda one: one[2])
+        if other in run.knowledge.places or not batches.are_bound(lower, upper):
+            continue
+        at = {id_ + step: run.knowledge.at.get((topic, id_ + step)) for id_ in ids}
+        for place, standing in sorted(at.items()):
+            if standing and all(at.values()):
+                seen = run.knowledge.at[topic, place - step][publication]
+                fields = {"topic": topic, "producer": producer, "counter": other[2]}
+                its = next(iter(standing.values()))
+                yield run.row(seen, its, **fields, id=place, other_id=place - step, detail="split")
 
 
 def _halves(run: Run, batches: Batches) -> Iterator[Evidence]:

@@ -376,11 +376,12 @@ def what_is_given_again_behind_the_next_one_of_its_key_breaks_the_order(
 ) -> Expected:
     made(run, ordered_by_key=True)
     of = keys(KEY, KEY)
-    keyed(run, "a", 1, 1, [1, 1, 1], of=of)
+    first = keyed(run, "a", 1, 1, [1, 1, 1], of=of)
     early = keyed(run, "b", 1, 2, [2, 2, 1], of=of)
-    took(run, "a", 2, 0, naks=[[1, 1, 1, 0]])
+    nak = took(run, "a", 2, 0, naks=[[1, 1, 1, 0]])
     again = keyed(run, "a", 3, 3, [1, 1, 2], of=of)
-    return {"key_order": [of_group(run, 2, "again", early, again)]}
+    seen = {"again": again, "held": nak, "open": first}
+    return {"key_order": [of_group(run, 2, word, early, one) for word, one in seen.items()]}
 
 
 @case
@@ -389,10 +390,11 @@ def what_is_acknowledged_behind_the_next_one_of_its_key_breaks_the_order(
 ) -> Expected:
     made(run, ordered_by_key=True)
     of = keys(KEY, KEY)
-    keyed(run, "a", 1, 1, [1, 1, 1], of=of)
+    first = keyed(run, "a", 1, 1, [1, 1, 1], of=of)
     early = keyed(run, "b", 1, 2, [2, 2, 1], of=of)
     late = took(run, "a", 2, 0, acks=[[1, 1, 1]])
-    return {"key_order": [of_group(run, 2, "held", early, late)]}
+    seen = {"held": late, "open": first}
+    return {"key_order": [of_group(run, 2, word, early, one) for word, one in seen.items()]}
 
 
 @case
