@@ -211,9 +211,8 @@ def truth_grown(directory: Path, history: MadeHistory, rng: random.Random) -> No
     files = sorted((directory / "truth").glob("*.jsonl"))
     need(files)
     file = rng.choice(files)
-    counter = {"kind": "counter", "producer": "nobody", "topic": "t0", "counter": 1}
-    row = {"run_id": history.run_id, "node": file.stem, **counter}
-    file.write_bytes(file.read_bytes() + json.dumps(row).encode() + b"\n")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines, rng.choice(lines)]))
 
 
 @damages("truth-line-gone", "a node's truth is what run.json says of it: with its digest")
