@@ -304,6 +304,6 @@ def _(history: MadeHistory, rng: random.Random) -> None:
 @breaks("term-goes-back-on-a-disk", "replica_divergence", "a journal's terms never fall", "term")
 def _(history: MadeHistory, rng: random.Random) -> None:
     need(history.truth)
-    node, index = rng.choice(sorted(history.truth)), 10**9
+    node, index = rng.choice(sorted(history.truth)), 10**6
     for place, term in enumerate((10**6 + 1, 10**6)):
         _on(history, node, "entry", index=index + place, term=term, digest="0" * 32)
