@@ -10,7 +10,7 @@ be kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
@@ -26,6 +26,7 @@ from cluster.raft import transport
 from cluster.serve import broker, intake, leases, relays
 from cluster.serve.client_port import ClientPort, PortState
 from cluster.store import patterns, publications, users
+from cluster.store.topics import Topic
 from cluster.store.users import Users
 from flotilla_client.protocol import INTEGER_MAX, MESSAGE_BYTES_MAX, TAKE, has_wildcard
 
@@ -187,6 +188,8 @@ class Books:
         yield from self._parked_in_vain(member)
         if isinstance(node._port, WirePort):
             yield from _connections(node._port.clients)
+        if kept := uncollected(active, rows.garbage):
+            yield "books", f"{kept} have rows that nobody wants, and are not to be collected"
         twice = [name for name, dead in rows.garbage.items() if active.get(name, dead) is not dead]
         if twice:
             yield "books", f"{twice} on the books twice: who subscribes, and what is collected"
@@ -380,6 +383,12 @@ def _reckoned_ms(node: SimNode, member: Member) -> int:
     log_ms, term, stamp_ms, _ = member.store.idle.row()
     passed_ms = max(0, int(node.clock() * 1000) - stamp_ms)
     return log_ms + passed_ms if term == member.raft.term else INTEGER_MAX
+
+
+def uncollected(active: Mapping[str, Topic], garbage: Collection[str]) -> list[str]:
+    """Return the topics whose oldest row is dead, and of which nobody collects it."""
+    dead = (name for name, topic in active.items() if 0 < topic.oldest_end <= topic.dead_id)
+    return sorted(name for name in dead if name not in garbage)
 
 
 def _by_principal(counted: Iterable[tuple[str | None, int]]) -> Counter[str]:

@@ -27,7 +27,7 @@ from chaos.simulation.world.world import World
 from cluster.log import journal
 from cluster.log.entries import LEVEL
 from cluster.node.member import Member
-from cluster.store.commands import Operation, Stamp, level_of
+from cluster.store.commands import Operation, Stamp, TransferLeader, level_of
 from cluster.wire.messages import (
     AppendEntries,
     AppendEntriesResponse,
@@ -104,6 +104,7 @@ class RaftRules:
         self._admitted_at: dict[Voter, int] = {}
         self._committed = 1
         self._first_of_term: dict[int, int] = {}
+        self._wishes: set[tuple[int, str]] = set()  # (term, who is to lead next) of entries
         self._answered_s: dict[tuple[str, int, int], float] = {}  # a barrier, by whom, first
         world.net.taps.append(self._delivered)
         world.net.send_taps.append(self._sent)
@@ -151,6 +152,8 @@ class RaftRules:
         self, index: int, term: int, stamp: Stamp | None, operations: Sequence[Operation]
     ) -> None:
         self._first_of_term.setdefault(term, index)
+        wishes = (each for each in operations if isinstance(each, TransferLeader))
+        self._wishes.update((term, wish.chosen) for wish in wishes)
 
     def _turned(self, node: SimNode) -> None:
         member = node.as_member
@@ -548,6 +551,15 @@ class RaftRules:
         if said < last_index:
             text = f"{node.name} hands term {message.term} over to {target}, which has {said}"
             self._fail("handover", f"{text} of {last_index}")
+        if life.transferred_index is None and not self._is_own_wish(node, target, message.term):
+            text = f"{node.name} hands term {message.term} over to {target}"
+            self._fail("handover", f"{text}: nobody has asked it for that in this term")
+
+    def _is_own_wish(self, node: SimNode, target: str, term: int) -> bool:
+        """Return whether a leader stops, or an entry of its own term asks for that successor."""
+        member = node.as_member
+        assert member is not None, node.name
+        return member._frontend.stopping or (term, target) in self._wishes
 
     # --- reads ------------------------------------------------------------------------------------
 

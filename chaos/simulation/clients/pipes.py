@@ -46,6 +46,8 @@ class Pipe:
         self._lost: set[int] = set()
         self._waits = 0
         self._is_open = True
+        self._progress: tuple[int, int] = (0, 0)  # answers; the counter that an answer is due to
+        self._progress_s = wire.now
         session = process.session
         self._pipeline = Pipeline(
             session.operations,
@@ -78,6 +80,8 @@ class Pipe:
     def publish(self, publication: bytes) -> Future[PutResult]:
         """Queue a publication."""
         assert self.queued < QUEUED_MAX, self.queued
+        if self.is_answered:
+            self._progress_s = self._wire.now
         future = self._queue.put(publication, self._now_ms)
         self._look_after(0.0)
         return future
@@ -148,8 +152,21 @@ class Pipe:
             self.error = error
             self._pipeline.stop(error)
         else:
+            self._note_progress()
             if self._is_open:  # a crash behind a record has ended it otherwise
                 self._look_after(max(0.0, due_ms - self._now_ms()) / 1000)
+
+    def _note_progress(self) -> None:
+        """Tell who watches for how long nothing has been answered, while something is due to be.
+
+        A batch has as long as its deadline from when it is the window's first on, and what waits
+        for room in the outbox as long.
+        """
+        now, window = self._wire.now, self._pipeline._window
+        progress = self._queue.answered, window[0].entry.counter if window else 0
+        if progress != self._progress or self.is_answered:
+            self._progress, self._progress_s = progress, now
+        self._process.observer.watcher.took(self._process, now - self._progress_s)
 
     def _work(self) -> float:
         """Take turns until there is nothing to do; return when there will be."""

@@ -18,6 +18,7 @@ from chaos.simulation.clients.scripts import ClientScript, Role
 from chaos.simulation.disks.client_disk import ClientDisk
 from chaos.workloads import history
 from flotilla_client import FlotillaError, Operation, Outcome
+from flotilla_client.pipeline import Pipeline
 from flotilla_client.protocol import (
     ACK,
     GET,
@@ -138,6 +139,7 @@ class Ear:
         self.errors: list[str] = []
         self.denials: list[tuple[str, str]] = []
         self.handed: list[int] = []
+        self.longest_s = 0.0
 
     def invoked(self, process: Process, operation: Operation) -> None:
         pass
@@ -155,7 +157,7 @@ class Ear:
         self.denials.append((request.type, str(reply.body["error"])))
 
     def took(self, process: Process, seconds: float) -> None:
-        pass
+        self.longest_s = max(self.longest_s, seconds)
 
     def opened(self, process: Process) -> None:
         pass
@@ -391,6 +393,22 @@ def test_pack_of_the_fake_is_what_clients_send(stage: ClientStage) -> None:
     stage.client(stage.puts)
     stage.wire.run(1.0)
     assert stage.wire.stored[1] == pack([b"p0"])
+
+
+def test_a_producer_that_hears_neither_an_answer_nor_an_error_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = ClientStage(tmp_path, deadline_ms=1000)
+    stage.client(stage.pours)
+    stage.wire.run(1.0)
+    assert stage.ear.longest_s < 1.0
+    stage = ClientStage(tmp_path / "another", deadline_ms=1000)
+    stage.wire.unanswered = {PUT}
+    monkeypatch.setattr(Pipeline, "_give_up", lambda pipeline, error: pipeline._begin())
+    client = stage.client(stage.pours)
+    stage.wire.run(8.0)
+    client.crash("now")
+    assert stage.ear.longest_s > 5.0
 
 
 def test_a_background_producer_has_several_batches_in_flight_in_order(stage: ClientStage) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from chaos.simulation.checks.books import ASKED_S_MAX, TAKE_S_MAX, Books
+from chaos.simulation.checks.books import ASKED_S_MAX, TAKE_S_MAX, Books, uncollected
 from chaos.simulation.checks.calm import Calm
 from chaos.simulation.checks.mirror import Mirror
 from chaos.simulation.checks.raft_rules import RaftRules
@@ -45,12 +45,13 @@ from cluster.store.commands import (
     Register,
     Subscribe,
     SubscribePattern,
+    TransferLeader,
     Unsubscribe,
 )
 from cluster.store.idle import HEARD_MS
 from cluster.store.store import Done, Limits, Store
 from cluster.wire.levels import LEVEL_OF_IDLE, LEVEL_OF_PATTERNS
-from cluster.wire.messages import AppendEntries
+from cluster.wire.messages import AppendEntries, TimeoutNow
 from flotilla_client.protocol import pack
 from flotilla_client.work import LeaseBook
 
@@ -256,41 +257,75 @@ def test_a_wait_for_any_topic_that_a_forgotten_client_has_left_is_seen() -> None
     assert found() == ["waits"]
 
 
-def test_a_follower_that_commits_more_than_it_was_shown_is_seen() -> None:
-    failures = list[str]()
+def _rules(node: SimpleNamespace, mirror: SimpleNamespace, failures: list[str]) -> RaftRules:
+    """Return the rules of a world of one machine, and of a disk that is `mirror`."""
     invariants = SimpleNamespace(fail=lambda check, text: failures.append(check), on_entry=[])
     net = SimpleNamespace(taps=[], send_taps=[], has_untaken=lambda name: False)
+    world = SimpleNamespace(net=net, observers=[], watchers=[], now=0.0, machine=lambda name: node)
+    world.plan = SimpleNamespace(nodes=3)
+    rules = RaftRules(cast("Any", world), cast("Any", invariants))
+    mirror.node, mirror.look = node, lambda: mirror
+    rules._mirrors[node.name] = cast("Any", mirror)
+    return rules
+
+
+def test_a_follower_that_commits_more_than_it_was_shown_is_seen() -> None:
+    failures = list[str]()
     raft = SimpleNamespace(commit_index=3, applied_index=3, is_leader=False)
     raft.term = raft.settled_index = 3
-    member = SimpleNamespace(raft=raft)
-    node = SimpleNamespace(name="b", life=1, as_member=member, clock=lambda: 0.0)
-    node.build = SimpleNamespace(level_max=99)
-    plan = SimpleNamespace(nodes=3)
-    world = SimpleNamespace(plan=plan, net=net, observers=[], watchers=[], now=0.0)
-    world.machine = lambda name: node
-    rules = RaftRules(cast("Any", world), cast("Any", invariants))
-    mirror = SimpleNamespace(node=node, term=3, last_term=3, last_index=9)
-    mirror.look = lambda: mirror
+    node = SimpleNamespace(name="b", life=1, as_member=SimpleNamespace(raft=raft))
+    node.build, node.clock = SimpleNamespace(level_max=99), lambda: 0.0
+    mirror = SimpleNamespace(term=3, last_term=3, last_index=9)
     mirror.holds = lambda index, term: (index, term) in {(4, 2), (9, 2)}
-    rules._mirrors["b"] = cast("Any", mirror)
+    rules = _rules(node, mirror, failures)
     rules._committed = 99
-    [turned], [delivered] = world.watchers, net.taps
+    of_node = cast("Any", node)
 
     def shown(previous: tuple[int, int], count: int) -> None:
         entries = [(b"\0\0", previous[0] + 1 + each, 3) for each in range(count)]
-        delivered("a", "b", AppendEntries(3, 8, *previous, entries))
+        rules._delivered("a", "b", AppendEntries(3, 8, *previous, entries))
 
-    turned(node)
+    rules._turned(of_node)
     shown((7, 3), 1)  # what is before it is another's here: that proves nothing
-    turned(node)
+    rules._turned(of_node)
     assert not failures
     shown((4, 2), 1)
     raft.commit_index = 5
-    turned(node)
+    rules._turned(of_node)
     assert not failures
     raft.commit_index = 6
-    turned(node)
+    rules._turned(of_node)
     assert failures == ["commit"]
+
+
+def test_a_leader_that_hands_over_for_another_leader_s_wish_is_seen() -> None:
+    failures = list[str]()
+    frontend = SimpleNamespace(stopping=False)
+    member = SimpleNamespace(_frontend=frontend)
+    node = SimpleNamespace(name="a", life=1, as_member=member)
+    rules = _rules(node, SimpleNamespace(last_index=9, last_term=3), failures)
+    rules._leaders[3] = "a"
+    rules._life("a").acknowledged[3]["b", "an incarnation"] = 9
+    wish = TransferLeader("", "b", False, None, "an act", 0)
+
+    rules._applied(8, 2, None, [wish])  # it was made in another term
+    rules._sent("a", "b", TimeoutNow(3))
+    assert failures == ["handover"]
+    frontend.stopping = True
+    rules._sent("a", "b", TimeoutNow(3))
+    frontend.stopping = False
+    rules._applied(9, 3, None, [wish])
+    rules._sent("a", "b", TimeoutNow(3))
+    assert failures == ["handover"]
+
+
+def test_a_dead_row_that_nobody_collects_is_seen() -> None:
+    def topic(oldest_end: int, dead_id: int) -> Any:
+        return SimpleNamespace(oldest_end=oldest_end, dead_id=dead_id)
+
+    topics = {"empty": topic(0, 5), "read": topic(5, 5), "unread": topic(6, 5)}
+    assert uncollected(topics, ()) == ["read"]
+    assert uncollected(topics, {"read"}) == []
 
 
 def test_a_copy_that_waits_for_a_lost_piece_without_asking_is_seen() -> None:
