@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flotilla_client import CounterGap, Fenced, TooLarge, Unavailable
+from flotilla_client import CounterGap, Fenced, OutboxFull, TooLarge, Unavailable
 from flotilla_client.observer import Silent
 from flotilla_client.operations import Operations, PutResult
-from flotilla_client.pipeline import Pipeline
+from flotilla_client.pipeline import OUTBOX_RETRY_MS, Pipeline
 from flotilla_client.protocol import ACK, NAK, Reply, Request, decode_request
 from flotilla_client.retry import Done, Routes
 from flotilla_client.state import State
@@ -203,3 +203,16 @@ def test_a_listing_of_several_pages_is_whole(bench: PipelineBench) -> None:
     with pytest.raises(StopIteration) as end:
         steps.send(page("c", False))
     assert [row["topic"] for row in end.value.value] == ["a", "b", "c"]
+
+
+def test_what_finds_no_room_in_the_outbox_for_as_long_as_it_may_wait_is_refused(
+    bench: PipelineBench,
+) -> None:
+    bench.state = bench.pipeline._operations.state = State(None, 1)  # other topics have the rest
+    bench.now_ms = since_ms = 1.0
+    [future] = bench.publish("one")
+    while bench.now_ms < since_ms + DEADLINE_MS:
+        assert not future.done()
+        bench.wait(OUTBOX_RETRY_MS)
+    assert isinstance(future.exception(0), OutboxFull)
+    assert not bench.take()

@@ -184,6 +184,18 @@ def test_what_is_given_anew_to_the_same_client_is_lost_under_its_older_lease(
     assert (body["acks"], body["naks"]) == ([[2, 2, 2]], [[2, 1, 1, 0]])
 
 
+def test_what_was_lost_as_it_was_extended_is_in_hand_no_more(bench: WorkBench) -> None:
+    one, *rest = bench.items()
+    bench.book.extend(one, LEASE_MS)
+    bench.take()
+    assert bench.answer(lost=[(1, 1)]) == {1}
+    for item in rest:
+        item.ack()
+    bench.take()
+    bench.answer()
+    assert not bench.book.is_left
+
+
 def test_what_waits_is_extended_before_it_is_handed_over_unless_it_is_lost(
     bench: WorkBench,
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_member_is_silent_when_neither_this_node_nor_a_witness_hears_it() -> N
     mine.take("c", Facts(seen={"b": Heard("inc", 500)}), 108.0)
     assert mine.silent_s("b", "inc", {"c"}, 109.0) == 1.5
     assert mine.silent_s("b", "inc", set(), 109.0) == 4.0, "who is no witness counts not"
+    assert mine.silent_s("b", "other", {"c"}, 109.0) == 9.0, "a witness hears another incarnation"
     mine.count_silence_from(110.0)
     assert mine.silent_s("b", "inc", {"c"}, 111.0) == 1.0
 

@@ -8,6 +8,7 @@ from cluster.members.identity import Identity
 from cluster.members.membership import (
     UNNAMED,
     PendingAdmissions,
+    PendingRaises,
     hello_of,
     named_members,
     waited_for,
@@ -30,6 +31,14 @@ def test_an_admission_counts_from_its_entry_on_whatever_level_the_node_s_program
     assert pending.newest("c", 6) is None
     pending.applied(7)
     assert not pending
+
+
+def test_an_entry_that_another_leader_s_has_replaced_asks_for_no_level() -> None:
+    raises = PendingRaises()
+    raises.note(5, 2, 9)
+    assert raises.log_level(1, 4, {5: 2}.get) == 9
+    assert raises.log_level(1, 4, {5: 3}.get) == 1
+    assert not raises
 
 
 def test_a_recovered_node_names_nobody_while_a_directory_of_the_others_is_not_empty() -> None:

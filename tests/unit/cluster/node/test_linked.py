@@ -22,7 +22,7 @@ class LinkedBench:
 
     def __init__(self, began_s: float = 0.0) -> None:
         self.hellos: dict[str, Hello | None] = {"b": HELLO, "c": None}
-        self.takes_part = True
+        self.takes_part, self.log_level = True, LEVEL_FIRST
         context: Any = SimpleNamespace(
             settings=SimpleNamespace(others=("b", "c"), majority=2),
             seniority=SimpleNamespace(takes_part=lambda now: self.takes_part),
@@ -32,11 +32,11 @@ class LinkedBench:
         )
         members = {"b": "two", "c": "three"}
         self.linked = Linked(
-            context, mock.Mock(), lambda name: (members[name], 9), lambda: LEVEL_FIRST, began_s
+            context, mock.Mock(), lambda name: (members[name], 9), lambda: self.log_level, began_s
         )
 
-    def refresh(self, now: float) -> set[str]:
-        self.linked.refresh(now, is_pending=False)
+    def refresh(self, now: float, is_pending: bool = False) -> set[str]:
+        self.linked.refresh(now, is_pending)
         return set(self.linked.names)
 
 
@@ -52,6 +52,15 @@ def test_who_stood_aside_hears_those_who_were_connected_all_the_while(bench: Lin
     assert bench.refresh(3.0) == {"b"}
     bench.takes_part = False
     assert bench.refresh(4.0) == set()
+
+
+def test_who_can_read_the_log_again_is_heard_as_the_entry_that_was_too_new_is_replaced(
+    bench: LinkedBench,
+) -> None:
+    bench.log_level = BUILD.level_max + 1
+    assert bench.refresh(1.0, is_pending=True) == set()
+    bench.log_level = LEVEL_FIRST
+    assert bench.refresh(2.0) == {"b"}
 
 
 def test_a_silence_counts_from_the_end_of_the_connection(bench: LinkedBench) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.log.entries import NO_OP, REGULAR
 from cluster.log.journal import Journal
 from cluster.raft.raft import Raft
 from cluster.raft.ready import Ready, Timing
@@ -124,3 +125,18 @@ def test_who_asks_for_what_the_leader_has_not_is_sent_its_end(leader: Leader) ->
     leader.answer(10**6, reset=True, ok=False)
     (sent,) = leader.put(10)
     assert (sent.previous_index, [entry[1] for entry in sent.entries]) == (2, [3])
+
+
+def test_an_append_of_which_nothing_can_be_read_commits_nothing_of_this_log(tmp_path: Path) -> None:
+    Journal.create(tmp_path)
+    journal = Journal.open(tmp_path)
+    raft = Raft("a", "bc", journal, (1, 0), Timing(), 1, random.Random(1), NOW)
+    for entry in raft.step(NOW).entries:  # which every log begins with
+        journal.add(*entry)
+    own = [(NO_OP, 2, 1)]  # of a leader that nobody else has heard
+    for entry in raft.step(NOW, [("b", AppendEntries(1, 1, 1, 0, own))]).entries:
+        journal.add(*entry)
+    newer = [(REGULAR + bytes((2,)), 2, 2)]  # of level 2, which this build can't apply
+    ready = raft.step(NOW, [("c", AppendEntries(3, 2, 1, 0, newer))], tick=True)
+    assert ready.refused == newer[0]
+    assert (raft.commit_index, list(ready.committed)) == (1, [])

@@ -343,6 +343,14 @@ def test_seek_moves_the_own_cursor_to_either_side(bench: PolicyBench) -> None:
     assert bench.one(Seek("s", None, "t", None, 12)) == ("bad_request", {"end": 10})
 
 
+def test_what_a_seek_leaves_behind_is_collected(bench: PolicyBench) -> None:
+    bench.sub()
+    bench.texts(3)
+    bench.ok(Seek("s", None, "t", None, "new"))
+    assert bench.store.collect_garbage(9) > 0
+    assert bench.store.total_backlog_bytes() == 0
+
+
 def test_nothing_read_before_a_seek_acknowledges_behind_it(bench: PolicyBench) -> None:
     """A late GET says what it has of the place before: that is no acknowledgment of this one."""
     bench.create()
