@@ -129,6 +129,20 @@ def test_an_answer_ends_before_what_has_expired_and_who_goes_on_is_told(
     assert bench.read(3) == [4]
 
 
+def test_of_topics_that_have_all_expired_the_one_that_has_waited_longest_is_told_of(
+    bench: ExpiryBench,
+) -> None:
+    bench.ok(Subscribe("s", None, "u", None))
+    bench.publish(expiring(b"1", 100))
+    bench.ok(putting(1, expiring(b"2", 100), topic="u"))
+    bench.passing(100)
+    for first in ("t", "u", "t"):
+        told = bench.store.read_any("s", {}, 9, 1_000)
+        assert isinstance(told, Refused)
+        assert (told.code, told.details["topic"]) == ("expired", first)
+        bench.store.note_turn("s", first)  # then it is the other one's
+
+
 def test_what_was_found_to_have_expired_counts_only_for_who_has_all_below_it(
     bench: ExpiryBench,
 ) -> None:
