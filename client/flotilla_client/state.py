@@ -223,7 +223,6 @@ class State:
         self._is_short = False  # of room on the disk
         self._unwaited = 0  # changes since the last one that was waited for
         self._put_off: dict[Row, Statement] = {}  # without a directory: not in the database yet
-        self._is_carried_out = False  # it may be, or in part: who did so was broken off
         self._claim()
         _states.add(self)
         try:
@@ -709,7 +708,7 @@ class State:
         """Forget a publication that the broker has. Not waited for (see above)."""
         with self._lock:
             known, size_bytes = self._settled(), entry.size_bytes
-            if (entry.topic, entry.counter) in self._put_off and not self._is_carried_out:
+            if (entry.topic, entry.counter) in self._put_off:
                 self._forget_put_off(entry, known.counters[entry.topic])
                 known.outbox_bytes -= size_bytes
             else:
@@ -905,16 +904,17 @@ class State:
     def _carry_out(self) -> None:
         """Carry out what was put off, before anything else is asked of the database.
 
-        What is broken off before its end is carried out again, whether it was committed or not.
+        What is broken off before its end is carried out again, whether it was committed or not:
+        nothing is known until then, so that whoever comes next reads, and that is here.
         """
         self.check_open()
-        known, self._known, self._is_carried_out = self._known, None, True
+        known, self._known = self._known, None
         self._roll_back()
         self._database.execute("BEGIN")
         for sql, values in self._put_off.values():
             self._database.execute(sql, values)
         self._database.execute("COMMIT")
-        self._put_off, self._is_carried_out = {}, False
+        self._put_off = {}
         self._known = known
 
     def _commit(self, *statements: Statement, durable: bool = True) -> int:
