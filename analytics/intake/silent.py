@@ -10,9 +10,9 @@ What must not be here: what a column means.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -27,11 +27,11 @@ def silent_columns(spark: SparkSession, files: Iterable[Place], names: Iterable[
 
     None where a file can't be understood: Spark says what is wrong with it, as it reads it.
     """
-    silent = set(names)
+    silent, listener = set(names), _Listener(spark)
     try:
         for file in files:
             with _opened(spark, file) as footer:
-                silent -= _speaking(spark, footer, silent)
+                silent -= listener.speaking(footer, silent)
     except Py4JJavaError:
         return []
     return sorted(silent)
@@ -51,48 +51,84 @@ def _opened(spark: SparkSession, file: Place) -> Iterator[Any]:
         reader.close()
 
 
-def _speaking(spark: SparkSession, footer: Any, names: set[str]) -> set[str]:
-    """Return those of `names` that are not proven to be null in all rows of a file."""
-    fields = footer.getFileMetaData().getSchema().getFields()
-    kinds = {field.getName().lower(): str(field.getRepetition()) for field in fields}
-    speaking = {name for name in names if kinds.get(name, "OPTIONAL") != "OPTIONAL"}
-    for group in footer.getBlocks():
-        columns = group.getColumns()
-        left = names - speaking
-        flat: list[str] = []
-        nested: dict[str, list[int]] = defaultdict(list)
-        for place, column in enumerate(columns):
-            path = column.getPath().toDotString()
-            name = path.partition(".")[0].lower()  # to Spark large and small letters are one
-            if name in left:
-                if "." in path:
-                    nested[name].append(place)
-                else:
-                    flat.append(path)
-        speaking |= _flat_speaking(spark, columns, flat)
-        speaking |= {
-            name
-            for name, places in nested.items()
-            if not any(_is_never_any(columns[place]) for place in places)
-        }
-    return speaking
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of a file: the first value in it stands at `place` of each group, as `path`."""
+
+    name: str
+    place: int
+    path: str
+    is_flat: bool
+    is_optional: bool
 
 
-def _flat_speaking(spark: SparkSession, columns: Any, paths: list[str]) -> set[str]:
-    """Return which of the columns, neither arrays nor structs, have a value in a group of rows."""
-    jvm = spark._jvm
-    assert jvm is not None, "Spark has been stopped"
-    filter2 = jvm.org.apache.parquet.filter2
-    predicates, can_drop = filter2.predicate.FilterApi, filter2.statisticslevel.StatisticsFilter
-    # Of any type: nothing is compared but with null.
-    values = {path: predicates.notEq(predicates.longColumn(path), None) for path in paths}
-    if not values or can_drop.canDrop(reduce(getattr(predicates, "or"), values.values()), columns):
-        return set()
-    return {path.lower() for path, one in values.items() if not can_drop.canDrop(one, columns)}
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    """Hears which columns say something. Each word with the JVM takes time, and there are hundreds
+    of files of a kind: what is so of all of them is asked once.
+    """
+
+    spark: SparkSession
+    layouts: dict[str, list[_Column]] = field(default_factory=dict)
+    questions: dict[tuple[str, ...], Any] = field(default_factory=dict)
+
+    def speaking(self, footer: Any, names: set[str]) -> set[str]:
+        """Return those of `names` that are not proven to be null in all rows of a file."""
+        columns = [one for one in self._layout(footer) if one.name in names]
+        speaking = {one.name for one in columns if not one.is_optional}
+        for group in footer.getBlocks():
+            chunks = group.getColumns()
+            left = [one for one in columns if one.name not in speaking]
+            flat = {one.path: one.name for one in left if one.is_flat}
+            speaking |= {flat[path] for path in self._spoken(tuple(flat), chunks)}
+            nested = (one for one in left if not one.is_flat)
+            speaking |= {one.name for one in nested if not _is_never_any(chunks[one.place], one)}
+        return speaking
+
+    def _layout(self, footer: Any) -> list[_Column]:
+        schema = footer.getFileMetaData().getSchema()
+        text = str(schema.toString())
+        if text not in self.layouts:
+            self.layouts[text] = _columns_of(schema)
+        return self.layouts[text]
+
+    def _spoken(self, paths: tuple[str, ...], chunks: Any) -> Sequence[str]:
+        """Return which of `paths`, neither arrays nor structs, have a value in a group of rows."""
+        if not paths or self._is_null(paths, chunks):
+            return ()
+        return [path for path in paths if not self._is_null((path,), chunks)]
+
+    def _is_null(self, paths: tuple[str, ...], chunks: Any) -> bool:
+        """Return whether all of `paths` are null in a group of rows, and known to be."""
+        jvm = self.spark._jvm
+        assert jvm is not None, "Spark has been stopped"
+        filter2 = jvm.org.apache.parquet.filter2
+        if paths not in self.questions:
+            ask = filter2.predicate.FilterApi
+            # Of any type: nothing is compared but with null.
+            values = [ask.notEq(ask.longColumn(path), None) for path in paths]
+            self.questions[paths] = reduce(getattr(ask, "or"), values)
+        can_drop = filter2.statisticslevel.StatisticsFilter.canDrop
+        return bool(can_drop(self.questions[paths], chunks))
 
 
-def _is_never_any(column: Any) -> bool:
+def _columns_of(schema: Any) -> list[_Column]:
+    """Return the columns of a file. To Spark large and small letters are one."""
+    fields = {str(one.getName()): str(one.getRepetition()) for one in schema.getFields()}
+    first: dict[str, tuple[int, list[str]]] = {}
+    for place, path in enumerate(schema.getPaths()):
+        steps = list(map(str, path))
+        first.setdefault(steps[0], (place, steps))
+    return [
+        _Column(name.lower(), place, ".".join(steps), len(steps) == 1, fields[name] == "OPTIONAL")
+        for name, (place, steps) in first.items()
+    ]
+
+
+def _is_never_any(chunk: Any, column: _Column) -> bool:
     """Return whether a part of an array or a struct says that there is none in a group of rows."""
-    sizes = column.getSizeStatistics()
+    if str(chunk.getPath().toDotString()) != column.path:
+        return False
+    sizes = chunk.getSizeStatistics()
     levels = json.loads(str(sizes.getDefinitionLevelHistogram())) if sizes is not None else []
     return bool(levels) and not any(levels[1:])
