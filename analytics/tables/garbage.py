@@ -53,7 +53,8 @@ def uncollected_of(
         *(*PRODUCER, "process", "op_id", "first_counter", "last_counter", "first_id"),
         (F.col("first_counter") - F.col("first_id")).alias("shift"),
     )
-    # As if one PUT had the highest counter of a bucket and its highest id.
+    # As if one PUT had the highest counter of a bucket and its highest id: where a node need not
+    # hold that one, it need not hold any that ends in the bucket.
     highest = stored.select(
         *(*PRODUCER, "bucket", F.lit(1).alias("first_id")),
         F.col("high_counter").alias("last_counter"),

@@ -697,7 +697,13 @@ def _acknowledged_places(puts: DataFrame) -> DataFrame:
 
 
 def _unclear_buckets(doubts: Doubts) -> DataFrame:
-    """Return the buckets in which a bucket itself, a life, or a time line is in doubt."""
+    """Return the buckets in which a bucket itself, a life, or a time line is in doubt.
+
+    Whoever reads `unclear_acks` and `unclear_given` asks about these alone. Places are unclear in
+    doubtful buckets; a life may lack something in those of `watches`; what may be late stands in an
+    unclear place, or in a doubtful time line. What was known of higher buckets says `reached`,
+    which is of all PUTs and answers.
+    """
     tables = (doubts.buckets, doubts.watches, doubts.timelines)
     named = (table.select(*TOPIC_BUCKET) for table in tables)
     return reduce(DataFrame.unionByName, named).distinct()
@@ -730,6 +736,9 @@ def _tried(
     journaled: DataFrame,
     unsaid: DataFrame,
 ) -> DataFrame:
+    """Return `tried`. Whoever reads it asks about counters of unclear places, of what may be late,
+    of journals, or of `unsaid`: the buckets of these are here whole.
+    """
     columns = ("bucket", "first", "last", "outcome", "first_id", "host", "invoke_ns")
     own = counters_of_puts(puts).select(*KEY, *PRODUCER[1:], *columns)
     where = (*PRODUCER, "bucket")
