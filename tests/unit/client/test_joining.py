@@ -27,7 +27,7 @@ from flotilla_client import (
     TooLarge,
     Unavailable,
 )
-from flotilla_client.joining import Call, _Line
+from flotilla_client.joining import Call, Joined, _BatchUnderWay, _Line
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.operations import Ask
 from flotilla_client.protocol import (
@@ -36,10 +36,11 @@ from flotilla_client.protocol import (
     PUT,
     REQUEST_ID,
     Request,
+    pack,
     text_of,
 )
 from flotilla_client.retry import NO_ANSWER_YET
-from flotilla_client.state import State
+from flotilla_client.state import Entry, State
 from tests.unit.fake_node import FakeNode, client_of, impatient, nak
 
 CALLERS = 5
@@ -796,3 +797,14 @@ def test_an_error_is_not_shared_between_callers(node: FakeNode) -> None:
         assert len({id(result) for result in results}) == 3
 
     awaited(node, work)
+
+
+def test_who_goes_on_with_another_one_s_work_finds_each_publication_in_its_own_batch() -> None:
+    line = _Line("t")
+    lengths, data = pack([b"a"])
+    line.stored.extend(_BatchUnderWay(Entry("t", counter, lengths, data)) for counter in (1, 2))
+    call = Call("t", [(lengths, data)], 1_000.0, lambda: None)
+    [piece] = call.pieces
+    piece.counter = 2
+    Joined._find(line, call, piece)
+    assert [[each.counter for _, each in batch.owned] for batch in line.stored] == [[], [2]]

@@ -720,6 +720,31 @@ def test_what_was_handed_over_at_another_place_counts_no_more(
     state.close()
 
 
+def test_the_next_process_knows_that_a_subscription_was_placed_elsewhere_or_ended(
+    tmp_path: Path,
+) -> None:
+    with closing(State(tmp_path)) as state:
+        state.raise_cursor("t", 0)
+        state.hand_over("t", 5)
+        state.place("t", 2, 7)
+        state.place("u", 2, 8)
+        state.drop_cursor("u")
+    with closing(State(tmp_path)) as again:
+        assert (again.handed("t"), again.placed("t")) == (2, 7)
+        assert (again.cursor("u"), again.placed("u")) == (None, 0)
+
+
+@FORMS
+def test_what_another_process_has_moved_was_not_handed_over_there(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    with closing(State(tmp_path if is_kept else None)) as state:
+        state.place("t", 0, 7)
+        state.hand_over("t", 5)
+        state.resumed("me", 1, 0, {}, {"t": 2}, {"t": 9})
+        assert (state.handed("t"), state.placed("t")) == (2, 9)
+
+
 def test_what_is_acknowledged_with_what_was_handed_over_already_is_stored(tmp_path: Path) -> None:
     state = State(tmp_path)
     state.raise_cursor("t", 0)

@@ -30,6 +30,7 @@ from flotilla_client.protocol import (
     PUT,
     READ,
     REQUEST_ID,
+    SEEK,
     SUB,
     TAKE,
     TOPICS,
@@ -1227,3 +1228,17 @@ def test_a_get_of_any_topic_is_answered_though_several_have_long_runs_that_have_
     timed.ask(GET, "", last_ids=dict.fromkeys(names, 1), expiry=True)
     [told] = [each for each in timed.turn() + timed.turn() if "last_id" in each.body]
     assert (code_of(told), told.body["last_id"]) == ("expired", 21)
+
+
+def test_a_parked_get_hears_of_a_seek_of_its_client_at_once(tmp_path: Path) -> None:
+    bench = BrokerBench(tmp_path)
+    index = bench.store.applied_index + 1
+    bench.store.apply(index, 1, commands.encode(0, [Raise(LEVEL_OF_GROUPS)]))
+    bench.put(1)
+    bench.turn()
+    bench.ask(GET, "t", last_id=1, wait_ms=1000)
+    assert bench.turn() == []
+    bench.ask(SEEK, "t", start="new", sequence=2)
+    sought, told = bench.turn()
+    assert (code_of(sought), code_of(told)) == ("ACK", "uncertain")
+    assert told.body["placed"] == sought.body["placed"]
