@@ -31,6 +31,7 @@ DEARER = (  # or like one of these
 )
 
 
+@pytest.mark.timeout(600)  # some dear ones take a minute on a busy machine
 @pytest.mark.parametrize(
     "name", [*CHEAP, *(pytest.param(name, marks=pytest.mark.slow) for name in DEARER)]
 )
