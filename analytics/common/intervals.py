@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 from pyspark.sql.window import WindowSpec
 
-from analytics.common.session import is_set_for_short
 from analytics.common.table_store import is_never_any, none_of
 
 # Ids, counters or operation numbers a bucket. What is in doubt is so by buckets: a fault that cuts
@@ -24,7 +23,6 @@ BUCKET_SIZE: Final = 1 << BUCKET_BITS
 # Positions a stretch. What is compared one by one is a stretch's positions with its runs: of
 # 8,192 positions and as many runs in a bucket that is half a million pairs at most, not 67 million.
 STRETCH_BITS: Final = 6
-NEAR_MAX: Final = 256  # numbers of buckets that stand in a plan; each is hashed, not compared
 
 
 def bucket_of(position: Column) -> Column:
@@ -46,18 +44,6 @@ def inside(positions: DataFrame, name: str, pieces: DataFrame, keys: Sequence[st
         .where(F.col(name).between(F.col("first"), F.col("last")))
         .drop("stretch")
     )
-
-
-def near(pieces: DataFrame, keys: DataFrame) -> DataFrame:
-    """Return the split `pieces` whose bucket has a number that stands in `keys`, whatever is
-    counted there: what a join by names leaves of all others, for a fraction of its cost.
-
-    `keys` is kept, or next to it: it is computed for its numbers. Too many of them leave all.
-    """
-    if is_set_for_short(pieces.sparkSession) or is_never_any(pieces) or is_never_any(keys):
-        return pieces
-    numbers = [row.bucket for row in keys.select("bucket").distinct().limit(NEAR_MAX + 1).collect()]
-    return pieces if len(numbers) > NEAR_MAX else pieces.where(F.col("bucket").isin(numbers))
 
 
 def split(runs: DataFrame) -> DataFrame:

@@ -38,26 +38,10 @@ EVENT: Final = (
     .replace("delayed ARRAY<ARRAY<STRING>>", f"delayed ARRAY<{ITEM}>")
 )
 
-# What no line lacks.
-OF_EVERY_LINE: Final = ("run_id", "process", "op_id", "type", "f", "t_ns")
-# Arrays, by what stands in them first: what silent.py knows of them.
-ARRAYS: Final = (
-    *(f"{name}.list.element.id" for name in ("corrupt", "letters")),
-    *(f"{name}.list.element.first_id" for name in ("items", "delayed")),
-    *(f"{name}.list.element" for name in ("marked", "keyed")),
-    *(
-        f"{name}.list.element.list.element"
-        for name in (
-            *("times", "expires", "delays"),
-            *("acks", "naks", "extends", "leases", "lost"),
-        )
-    ),
-)
-
 # For `options` of a Parquet writer, which took a third of all the time that a long history takes.
 # Numbers that hardly repeat: to try a dictionary for them took a tenth of it, and none came of it.
 # Nobody reads how long values are, nor from which name to which a file has them: nothing is
-# looked for by these. How many arrays there are is counted: one that never is there is not read.
+# looked for by these.
 PLAIN: Final = {
     f"parquet.enable.dictionary#{name}": "false"
     for name in (
@@ -68,7 +52,6 @@ PLAIN: Final = {
     )
 } | {
     "parquet.size.statistics.enabled": "false",
-    **{f"parquet.size.statistics.enabled#{name}": "true" for name in ARRAYS},
     **{
         f"parquet.column.statistics.enabled#{name}": "false"
         for name in ("run_id", "process", "client_id", "producer", "topic", "host")

@@ -3,7 +3,7 @@
 When what was kept of an earlier reading is believed is said in cache.py.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -11,21 +11,13 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
 
 from analytics.common import schema
 from analytics.common.progress import OnProgress, step, telling, unheard
 from analytics.common.session import LINES_SHORT_MAX, fit
-from analytics.common.storage import Place, files_in, for_spark, to_read
+from analytics.common.storage import Place, for_spark, to_read
 from analytics.common.table_store import InDriver, Keeper, OnDisk, remove_tree, with_constants
-from analytics.intake.cache import (
-    DIRECTORY,
-    READ_BY_SPARK,
-    HistoryError,
-    inputs_of,
-    kept_intake,
-    write_manifest,
-)
+from analytics.intake.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, write_manifest
 from analytics.intake.completeness import TORN_MARK
 from analytics.intake.files import (
     APPLICATION,
@@ -37,7 +29,6 @@ from analytics.intake.files import (
     strictly,
     survey_of,
 )
-from analytics.intake.silent import silent_columns
 from analytics.intake.strict import BLOCK, STRICTLY, is_one_object, lines_of
 from analytics.intake.truth import Truth, files_of, truth_of
 from analytics.tables.pairs import is_told_of_purge
@@ -80,7 +71,6 @@ UNSPECIFIC: Final[Mapping[str, str]] = {
     "token": "BIGINT",
     "left_ms": "BIGINT",
 }
-KINDS: Final = {"type": schema.TYPES, "f": schema.FUNCTIONS}  # what a row is, by columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +84,7 @@ class LoadedFiles:
     `parts`: the files that were read. `has_broken`: some operations are left out. `host`: the one
     where all of it was recorded; "" for several, or where some line does not say. `is_timed`: some
     line says when ids were stored, or which of them have keys and headers. `delayed_puts`: so many
-    PUTs had a delay; `has_delays`: one had, or something came as if it had. `silent`: columns that
-    no row says anything in.
+    PUTs had a delay; `has_delays`: one had, or something came as if it had.
     """
 
     run_id: str
@@ -109,7 +98,6 @@ class LoadedFiles:
     unvouched: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
-    silent: tuple[str, ...] = ()
     has_broken: bool = False
     host: str = ""
     is_timed: bool = True
@@ -172,10 +160,10 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     is_short = fit(spark, intake.lines, _size_bytes(directory))
     events = _events(spark, directory, intake)
     if intake.has_broken:
-        events = leave_out(events, _read(spark, [cache / BROKEN], schema.BROKEN))
+        events = leave_out(events, _read(spark, cache / BROKEN, schema.BROKEN))
     constants = intake.constants()
     keeper = InDriver(spark, cache) if is_short else OnDisk(spark, cache, is_fresh, constants)
-    tallies = _read(spark, [cache / TALLIES], COLUMNS)
+    tallies = _read(spark, cache / TALLIES, COLUMNS)
     if is_short:
         events = keeper.table("events_in_driver", events)
         tallies = keeper.table("tallies_in_driver", tallies)
@@ -185,7 +173,7 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     keep = telling(keeper.table, tell) if is_fresh else keeper.table
     is_application = _is_application(directory / "run.json")
     application = intake.run_id if is_application else None
-    said = WhatIsSaid(intake.is_timed, intake.has_delays, hosts=not intake.host)
+    said = WhatIsSaid(intake.is_timed, intake.has_delays)
     tables = build(events, tallies, truth, keep, said, application)
     if is_fresh:
         write_manifest(cache, inputs, intake)
@@ -209,18 +197,17 @@ def taken_in(spark: SparkSession, directory: Place, tell: OnProgress = unheard) 
     take = _count if survey.is_parquet else _convert
     with step("events", tell):
         intake = take(spark, survey, cache / EVENTS)
-    if not fit(spark, intake.lines, size_bytes) and intake.is_of_lines:
-        intake = replace(intake, silent=_silent(spark, files_in(cache / EVENTS, READ_BY_SPARK)))
+    fit(spark, intake.lines, size_bytes)
     with step("sequences", tell):
         events = _events(spark, directory, intake, is_ordered=True)
         events = with_constants(events, intake.constants(), events.columns)
         _write_tallies(tallies_of(events), cache)
-        tallies = _read(spark, [cache / TALLIES], COLUMNS)
+        tallies = _read(spark, cache / TALLIES, COLUMNS)
         host = _only_host(tallies)
         wrong = examined(tallies, events, intake.is_of_lines)
         if wrong.broken is not None:
             wrong.broken.write.parquet(for_spark(cache / BROKEN))
-            broken = _read(spark, [cache / BROKEN], schema.BROKEN)
+            broken = _read(spark, cache / BROKEN, schema.BROKEN)
             _write_tallies(tallies_of(leave_out(events, broken)), cache)
     holes = (*intake.holes, *wrong.holes)
     return replace(intake, holes=holes, has_broken=wrong.broken is not None, host=host)
@@ -259,51 +246,22 @@ def _events(
     `is_ordered`: those of lines have `block` and `row`, the order in which they stand.
     """
     if intake.is_of_lines:
-        kept, columns = [directory / DIRECTORY / EVENTS], schema.EVENT
+        kept = directory / DIRECTORY / EVENTS
         if not is_ordered:
-            return _read(spark, kept, columns, intake.silent)
-        row = F.col("_metadata.row_index").alias(ROW)
-        return _read(spark, kept, f"{columns}, {BLOCK} BIGINT", intake.silent, row)
-    parts = [directory / name for name in intake.parts]
-    rows = _read(spark, parts, schema.EVENT, intake.silent)
+            return _read(spark, kept, schema.EVENT)
+        ordered = _read(spark, kept, f"{schema.EVENT}, {BLOCK} BIGINT")
+        return ordered.select("*", F.col("_metadata.row_index").alias(ROW))
+    rows = _read(spark, [directory / name for name in intake.parts], schema.EVENT)
     if intake.malformed_lines:
         rows = rows.where(~_is_malformed())
     # What happened in another run proves nothing of this one.
     return rows.where(F.col("run_id") == intake.run_id) if intake.foreign_lines else rows
 
 
-def _read(
-    spark: SparkSession,
-    places: Sequence[Place],
-    columns: str,
-    silent: Collection[str] = (),
-    *others: Column,
-) -> DataFrame:
-    """Return a table of Parquet; columns that it lacks are null, and those that are `silent`."""
-    every = _fields(columns)
-    spoken = StructType([field for field in every if field.name not in silent])
-    rows = spark.read.schema(spoken).parquet(*map(to_read, places))
-    values = (
-        F.lit(None).cast(field.dataType) if field.name in silent else F.col(field.name)
-        for field in every
-    )
-    named = (value.alias(field.name) for value, field in zip(values, every, strict=True))
-    return rows.select(*named, *others)
-
-
-def _fields(columns: str) -> list[StructField]:
-    kind = StructType.fromDDL(columns)
-    assert isinstance(kind, StructType), columns
-    return kind.fields
-
-
-def _silent(spark: SparkSession, files: Iterable[Place]) -> tuple[str, ...]:
-    """Return the columns of events that are null in all rows of `files`, but for those that every
-    line has.
-    """
-    names = (field.name for field in _fields(schema.EVENT))
-    found = silent_columns(spark, files, names)
-    return tuple(name for name in found if name not in schema.OF_EVERY_LINE)
+def _read(spark: SparkSession, places: Place | Sequence[Place], columns: str) -> DataFrame:
+    """Return a table of Parquet; columns that it lacks are null."""
+    paths = [to_read(one) for one in (places if isinstance(places, Sequence) else [places])]
+    return spark.read.schema(columns).parquet(*paths)
 
 
 def parse(lines: DataFrame) -> DataFrame:
@@ -654,10 +612,9 @@ def _is_application(path: Place) -> bool:
 
 def _count(spark: SparkSession, survey: FileSurvey, _target: Place) -> LoadedFiles:
     """Judge and count the rows of a history that is kept as Parquet; nothing is written."""
-    silent = _silent(spark, survey.readable)
-    rows = _read(spark, survey.readable, schema.EVENT, silent)
+    rows = _read(spark, survey.readable, schema.EVENT)
     counts = _counts_of_sound(rows, survey.run_id) or _counts(rows, survey.run_id)
-    intake = replace(_intake(survey, counts | {"marked": 0, "cut": 0}), silent=silent)
+    intake = _intake(survey, counts | {"marked": 0, "cut": 0})
     if survey.lines in (None, intake.lines):
         return intake
     said = f"{PARQUET} has {intake.lines} rows, and run.json says {survey.lines}"
@@ -673,9 +630,15 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
     """
     if rows.where(_has_number_beyond()).count():
         return None
+    bits = [
+        F.when(F.col(name).isNotNull(), F.lit(1 << at)).otherwise(0)
+        for at, name in enumerate(SPECIMEN)
+    ]
     several, foreign = _has_several_runs(), ~F.col("run_id").eqNullSafe(F.lit(run_id))
     wrong = (~several & _has_wrong_runs(is_single=True)) | _ends_before_invoke()
-    kinds = rows.groupBy(_kind().alias("kind")).agg(
+    kinds = rows.groupBy(
+        "type", "f", reduce(lambda left, right: left.bitwiseOR(right), bits).alias("has")
+    ).agg(
         F.count(F.lit(1)).alias("rows"),
         F.count_if(wrong | foreign).alias("wrong"),
         F.count_if(several).alias("several"),
@@ -683,7 +646,13 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         F.bool_or(F.col("delayed").isNotNull()).alias("came"),
         F.bool_or(_says_what_was_put()).alias("timed"),
     )
-    specimens = kinds.withColumns(_specimen())
+    specimens = kinds.withColumns(
+        {
+            name: F.when(F.col("has").bitwiseAND(F.lit(1 << at)) != 0, F.lit(value).cast(kind))
+            for at, (name, (kind, value)) in enumerate(SPECIMEN.items())
+        }
+        | {name: F.lit(None).cast(kind) for name, kind in UNSPECIFIC.items()}
+    )
     says_more = _says_more()
     lacks = ~says_more & F.coalesce(_lacks(), F.lit(True))
     found = specimens.agg(
@@ -704,35 +673,6 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
     nothing = {"malformed": 0, "foreign": 0, "example": None, "foreign_example": None}
     counts = {"lines": found.lines or 0, "delayed_puts": found.delayed_puts or 0}
     return nothing | counts | {"timed": found.timed, "came": found.came}
-
-
-def _kind() -> Column:
-    """Return what a row is, and which columns it has, as one number: what has texts in it takes
-    several times as long to group by.
-    """
-    bits = [
-        F.when(F.col(name).isNotNull(), F.lit(1 << at)).otherwise(0)
-        for at, name in enumerate(SPECIMEN)
-    ]
-    has = reduce(lambda left, right: left.bitwiseOR(right), bits).cast("bigint")
-    for name, words in KINDS.items():
-        code = F.lit(0)
-        for place, word in reversed(tuple(enumerate(words, start=1))):
-            code = F.when(F.col(name) == word, place).otherwise(code)
-        has = has * (len(words) + 1) + code
-    return has
-
-
-def _specimen() -> dict[str, Column]:
-    """Return the columns of a row of some `kind`; a type or a function that is none is ""."""
-    kind, columns = F.col("kind"), {name: F.lit(None).cast(of) for name, of in UNSPECIFIC.items()}
-    for name, words in reversed(KINDS.items()):
-        size = len(words) + 1
-        columns[name] = F.get(F.array(*map(F.lit, ("", *words))), (kind % size).cast("int"))
-        kind = F.floor(kind / size)
-    for at, (name, (of, value)) in enumerate(SPECIMEN.items()):
-        columns[name] = F.when(kind.bitwiseAND(F.lit(1 << at)) != 0, F.lit(value).cast(of))
-    return columns
 
 
 def _says_more() -> Column:

@@ -7,7 +7,6 @@ are held against (verdict.py), series over time (the report's).
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import reduce
 from itertools import accumulate
 from math import ceil
 from operator import itemgetter
@@ -40,7 +39,8 @@ def latencies(tables: Tables) -> tuple[Quantiles, ...]:
     took = F.col("end_ns") - F.col("invoke_ns")
     timed = (F.col("outcome") == "ok") & F.col("invoke_ns").isNotNull()  # null: it is gone
     durations = [part.where(timed).select("f", took.alias("took_ns")) for part in parts]
-    return tuple(sorted(_quantiles(*durations), key=lambda one: one.of))
+    rows = _quantiles(durations[0].unionByName(durations[1]).unionByName(durations[2]))
+    return tuple(sorted(rows, key=lambda one: one.of))
 
 
 def staleness(tables: Tables, acknowledged: int) -> Quantiles | None:
@@ -145,21 +145,14 @@ def _sampled(runs: DataFrame, step: int) -> DataFrame:
     return some.withColumn("id", F.explode(ids)).drop("first", "last")
 
 
-def _quantiles(*durations: DataFrame) -> list[Quantiles]:
-    """Return the quantiles of `took_ns` by `f`; each is the greatest time of its class.
-
-    No two tables of `durations` have an `f` in common. Each is counted by itself: where all of it
-    has one, it is counted by a number alone.
-    """
+def _quantiles(durations: DataFrame) -> list[Quantiles]:
+    """Return the quantiles of `took_ns` by `f`; each is the greatest time of its class."""
     width = F.floor(F.log(F.greatest("took_ns", F.lit(1))) * STEPS).alias("width")
-    classes = [
-        table.groupBy("f", width).agg(
-            F.count(F.lit(1)).alias("count"), F.max("took_ns").alias("most")
-        )
-        for table in durations
-    ]
+    classes = durations.groupBy("f", width).agg(
+        F.count(F.lit(1)).alias("count"), F.max("took_ns").alias("most")
+    )
     found: dict[str, list[Row]] = defaultdict(list)
-    for row in reduce(DataFrame.unionByName, classes).limit(CLASSES_MAX).collect():
+    for row in classes.limit(CLASSES_MAX).collect():
         found[row.f].append(row)
     return [_in_ms(f, sorted(rows, key=itemgetter("width"))) for f, rows in found.items()]
 

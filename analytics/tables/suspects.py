@@ -20,8 +20,7 @@ timelines  (topic, host, bucket) with a PUT that may have been sent when the top
            reached its id
 delivered  no doubt: what came of each share on a host, as `marks`, from which id to which
 stored     no doubt: what was acknowledged to a producer on a host of each bucket, as `marks`, from
-           which counter and moment to which, and up to which id; `fallen`, `late`: not in order
-           within the bucket
+           which id, counter and moment to which; `fallen`, `late`: not in order within the bucket
 reached    no doubt: when a topic was first known to have reached an id of a bucket, on each host
 claims     no doubt: ids that a topic has reached by cursors, starts, leases and dead letters
 
@@ -80,16 +79,15 @@ def doubts_of(
     spans: DataFrame,
     lives: DataFrame,
     keep: Keep,
-    has_one_host: bool,
 ) -> Doubts:
     """Return what is in doubt. Reads PUTs and GETs a few times each, and sorts each once.
 
-    `held`: the places on the nodes' disks, split. `has_one_host`: all was recorded on one.
+    `held`: the places on the nodes' disks, split.
     """
     sessions = keep("doubtful_sessions", _sessions(spans, answers))
     claims = keep("claims", claims_of(answers, controls, worked, told))
     acks = acknowledged_runs(puts)
-    stored = keep("stored", stored_of(acks, extents_of(answers, claims), has_one_host))
+    stored = keep("stored", stored_of(acks, extents_of(answers, claims)))
     acknowledged = together(stored, TOPIC_BUCKET)
     delivered = keep("delivered", _delivered(deliveries))
     strange = keep("strange", _strange(acknowledged, delivered, _unacknowledged(held, acks)))
@@ -406,13 +404,10 @@ def _reached(stored: DataFrame, delivered: DataFrame, claims: DataFrame) -> Data
     )
 
 
-def stored_of(
-    runs: DataFrame, extents: DataFrame | None = None, has_one_host: bool = True
-) -> DataFrame:
+def stored_of(runs: DataFrame, extents: DataFrame | None = None) -> DataFrame:
     """Return `stored` of acknowledged runs. Two readings: names are not carried along to sort.
 
     `extents`: what else says that a topic has reached an id; none where no time is in question.
-    `has_one_host`: all of it was recorded on one.
     """
     pieces = intervals.split(
         runs.select(*TOPIC, one_host(), "producer", "shift", "first", "last", "invoke_ns", "end_ns")
@@ -423,55 +418,54 @@ def stored_of(
         marks().alias("marks"),
         F.min(first_counter).alias("low_counter"),
         F.max(last_counter).alias("high_counter"),
-        F.max("last").alias("high_id"),
         F.min("end_ns").alias("end_ns"),
         F.max("invoke_ns").alias("invoke_ns"),
     )
-    # Of one host a topic is one time line: what is moved has two hashes less.
-    link = F.xxhash64(*TOPIC_BUCKET, "producer") if has_one_host else F.xxhash64(*where)
-    broken = _broken_places(pieces, extents, link, has_one_host)
+    broken = _broken_places(pieces, extents)
     marked = F.broadcast(broken.withColumnRenamed("link", "broken_link"))
-    same = link == F.col("broken_link")
+    same = F.xxhash64(*where) == F.col("broken_link")
     flags = (F.coalesce(F.col(name), F.lit(False)).alias(name) for name in ("fallen", "late"))
     return spans.join(marked, same, "left").select(*spans.columns, *flags)
 
 
-def _broken_places(
-    pieces: DataFrame, extents: DataFrame | None, link: Column, has_one_host: bool
-) -> DataFrame:
+def _broken_places(pieces: DataFrame, extents: DataFrame | None) -> DataFrame:
     """Return (link, fallen, late): the rows of `stored`, hashed, that are not in order inside.
 
     `fallen`: some id is another's, or a counter not above those of lower ids. `late`: a PUT may
     have been sent after the topic was known, on the same host, to have reached its id: it was sent
     after what is above it was known, or its ids and another one's overlap.
     """
-    homes = [F.xxhash64(*TOPIC_BUCKET).alias("home")]
-    lines = []
-    if not has_one_host:
-        homes.append(F.xxhash64(*TIMELINE, "bucket").alias("time_line"))
-        lines.append(F.xxhash64(*TOPIC_BUCKET, "producer").alias("line"))
-    times = ("invoke_ns", "end_ns")
-    narrow = pieces.select(*homes, *lines, link.alias("link"), "first", "last", "shift", *times)
+    narrow = pieces.select(
+        F.xxhash64(*TOPIC_BUCKET).alias("home"),
+        F.xxhash64(*TIMELINE, "bucket").alias("time_line"),
+        F.xxhash64(*TOPIC_BUCKET, "producer").alias("line"),
+        F.xxhash64(*TIMELINE, "producer", "bucket").alias("link"),
+        *("first", "last", "invoke_ns", "end_ns"),
+        (F.col("first") + F.col("shift")).alias("first_counter"),
+        (F.col("last") + F.col("shift")).alias("last_counter"),
+    )
     if extents is not None:
         at_value = extents.withColumn("bucket", intervals.bucket_of(F.col("value")))
         narrow = narrow.unionByName(
-            at_value.select(*homes, F.col("value").alias("first"), "end_ns"),
+            at_value.select(
+                F.xxhash64(*TOPIC_BUCKET).alias("home"),
+                F.xxhash64(*TIMELINE, "bucket").alias("time_line"),
+                F.col("value").alias("first"),
+                "end_ns",
+            ),
             allowMissingColumns=True,
         )
     narrow = narrow.repartition("home")  # both windows stay inside it: rows move once
-    time_line, line = ("home", "link") if has_one_host else ("time_line", "line")
     # What was given under an id stands before the PUT that may have taken it too late.
-    keys = dict.fromkeys(("home", time_line))
-    above = W.partitionBy(*keys).orderBy(F.col("first").desc(), "invoke_ns")
+    above = W.partitionBy("home", "time_line").orderBy(F.col("first").desc(), "invoke_ns")
     earlier = above.rowsBetween(W.unboundedPreceding, -1)
     earliest_ns = F.min("end_ns").over(earlier)
     lowest_above = F.min(F.when(F.col("link").isNotNull(), F.col("first"))).over(earlier)
     late = (earliest_ns < F.col("invoke_ns")) | (F.col("last") >= lowest_above)
-    below = W.partitionBy("home", line).orderBy("first")
+    below = W.partitionBy("home", "line").orderBy("first")
     before = below.rowsBetween(W.unboundedPreceding, -1)
-    first_counter, last_counter = (F.col(name) + F.col("shift") for name in ("first", "last"))
     fallen = (F.col("first") <= F.max("last").over(before)) | (
-        first_counter <= F.max(last_counter).over(before)
+        F.col("first_counter") <= F.max("last_counter").over(before)
     )
     return (
         narrow.withColumn("late", F.coalesce(late, F.lit(False)))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from analytics.common import intervals, session
+from analytics.common import intervals
 from analytics.generate.plants import PLANTS
 from analytics.generate.shape import Shape
 from analytics.generate.writing import generate
@@ -101,22 +101,3 @@ def test_position_stands_beside_each_run_that_holds_it(spark: SparkSession) -> N
         *(("a", 128, 128), ("a", 200, 60)),
         *(("a", 8_191, 8_100), ("a", 8_192, 8_192), ("a", 8_300, 8_192)),
     ]
-
-
-def test_pieces_near_keys_are_those_in_buckets_of_their_numbers(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a long history alone, and only while there are few numbers."""
-    runs = [("a", 1, 9_000), ("b", 20_000, 20_001)]
-    pieces = intervals.split(spark.createDataFrame(runs, "topic STRING, first BIGINT, last BIGINT"))
-    keys = spark.createDataFrame([("z", 1), ("z", 1), ("z", 7)], "topic STRING, bucket BIGINT")
-
-    def left() -> list[tuple[int, int]]:
-        return sorted((row.bucket, row.first) for row in intervals.near(pieces, keys).collect())
-
-    session.fit(spark, 0, size_bytes=0)
-    assert left() == [(0, 1), (1, 8_192), (2, 20_000)]
-    session.fit(spark, session.LINES_SHORT_MAX + 1, size_bytes=0)
-    assert left() == [(1, 8_192)]
-    monkeypatch.setattr(intervals, "NEAR_MAX", 1)
-    assert left() == [(0, 1), (1, 8_192), (2, 20_000)]
