@@ -119,9 +119,17 @@ def test_keys_that_stand_apart_take_few_exchanges_and_the_record_of_them_is_soun
         alone = reader.read("t", 1, 10_000)
         assert alone is not None
         assert [message.id for message in alone] == [1], "one run"
+    read = [sys.executable, "-m", "flotilla_client.cli", "-e", ",".join(endpoints), "read", "t"]
+    texts = _texts(read)
+    assert (texts[: KEYS + 1], texts.count("v")) == (["v"] * KEYS + ["end"], KEYS)
+    assert _texts([*read, "--count", "7"]) == ["v"] * 7
     judgement = twins.judge(record)
     assert judgement.verdict is not Verdict.INVALID, judgement.evidence
     assert not any(judgement.evidence.values()), judgement.evidence
+
+
+def _texts(command: list[str]) -> list[str]:
+    return subprocess.check_output(command, text=True, timeout=60).split()
 
 
 def compacted(admin: Admin) -> int:

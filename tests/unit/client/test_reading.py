@@ -463,6 +463,12 @@ def test_a_read_begins_behind_what_has_expired(client: Client, node: FakeNode) -
     assert (delivery.first_id, delivery.publications) == (3, (b"c",))
 
 
+def test_who_can_take_one_run_asks_for_one(client: Client, node: FakeNode) -> None:
+    client.read("t", 1)
+    client.read_runs("t", 1)
+    assert [each.body.get("runs") for each in node.of_type(protocol.READ)] == [False, True]
+
+
 def test_a_read_of_too_many_runs_says_where_it_goes_on(
     client: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
