@@ -11,18 +11,19 @@ from pyspark.sql.window import Window as W
 from analytics.common import intervals
 from analytics.common.schema import KEY, OPERATIONS, operation
 from analytics.common.table_store import is_never_any, settled
-from analytics.tables.runs import PLACE, acknowledged_runs, counters_of_puts, one_host
+from analytics.tables.runs import PLACE, acknowledged_runs, one_host
 from analytics.tables.suspects import PRODUCER, TIMELINE, Doubts, only
 
 TERM = ("run_id", "at", "term")
 ABOVE = "STRUCT<end_ns: BIGINT, value: BIGINT, process: STRING, op_id: BIGINT>"
 
 
-def with_first_try(rows: DataFrame, puts: DataFrame) -> DataFrame:
+def with_first_try(rows: DataFrame, tried: DataFrame) -> DataFrame:
     """Add `tried_ns` and `at`: when and where each row's publication was first tried.
 
-    `rows` has run_id, topic, producer, counter. Rows whose tries were not all on one host, or that
-    have none which may have succeeded, go. A try whose invoke is gone may have been the first.
+    `rows` has run_id, topic, producer, counter; `tried` has the PUTs of their buckets of counters,
+    as `counters_of_puts`. Rows whose tries were not all on one host, or that have none which may
+    have succeeded, go. A try whose invoke is gone may have been the first.
     """
     if is_never_any(rows):
         return rows.select(
@@ -30,7 +31,7 @@ def with_first_try(rows: DataFrame, puts: DataFrame) -> DataFrame:
             F.lit(None).cast("bigint").alias("tried_ns"),
             F.lit(None).cast("string").alias("at"),
         )
-    tries = counters_of_puts(puts.where(F.col("outcome") != "fail")).select(
+    tries = tried.where(F.col("outcome") != "fail").select(
         *(*PRODUCER, "bucket", "first", "last"),
         one_host(),
         F.coalesce("invoke_ns", F.lit(-1)).alias("tried_ns"),
@@ -51,32 +52,37 @@ def with_first_try(rows: DataFrame, puts: DataFrame) -> DataFrame:
     return rows.join(first_tries, counter).select(*rows.columns, "tried_ns", "at")
 
 
-def maybe_late_of(puts: DataFrame, loose: DataFrame, doubts: Doubts) -> DataFrame:
+def out_of_time_of(acks: DataFrame, doubts: Doubts) -> DataFrame:
+    """Return the places of those of `unclear_acks` that are in a doubtful time line."""
+    own = acks.withColumn("at", one_host())
+    return only(own, doubts.timelines, [*TIMELINE, "bucket"]).select(*PLACE, "first", "last")
+
+
+def maybe_late_of(out_of_time: DataFrame, loose: DataFrame, tried: DataFrame) -> DataFrame:
     """Return (run_id, topic, producer, id, counter, bucket, at, tried_ns): which publications may
     have been late. Few: what no acknowledgment names, and what stands in a doubtful time line.
     """
-    where = [*TIMELINE, "bucket"]
-    acks = intervals.split(acknowledged_runs(puts).withColumn("at", one_host()))
-    in_doubt = only(acks, doubts.timelines, where).select(*PLACE, "first", "last")
-    ids = intervals.exploded(in_doubt.unionByName(loose.select(*in_doubt.columns)), "id")
+    places = out_of_time.unionByName(loose.select(*out_of_time.columns))
+    ids = intervals.exploded(places, "id")
     named = ids.select(*PRODUCER, "id", (F.col("id") + F.col("shift")).alias("counter")).distinct()
-    return with_first_try(named, puts).select(
+    return with_first_try(named, tried).select(
         *(*PRODUCER, "id", "counter", "at", "tried_ns"),
         intervals.bucket_of(F.col("id")).alias("bucket"),
     )
 
 
-def sent_late_of(rows: DataFrame, puts: DataFrame, answers: DataFrame, doubts: Doubts) -> DataFrame:
+def sent_late_of(rows: DataFrame, acks: DataFrame, given: DataFrame, doubts: Doubts) -> DataFrame:
     """Return (run_id, topic, producer, id, counter, at, tried_ns, above_ns): the late publications
     among `rows`.
 
-    `above_ns`: when the topic was first known to have reached `id` or more.
+    `above_ns`: when the topic was first known to have reached `id` or more. `acks` and `given` have
+    what was acknowledged and given in the buckets of `rows`, split.
     """
     where = [*TIMELINE, "bucket"]
     if is_never_any(rows):
         nothing = F.lit(None).cast("bigint").alias("above_ns")
         return rows.select(*PRODUCER, "id", "counter", "at", "tried_ns", nothing)
-    marks = _marks(puts, answers, doubts.claims)
+    marks = _marks(acks, given, doubts.claims)
     near = only(marks, rows, where).select(*where, F.col("value").alias("id"), "end_ns")
     above = W.partitionBy(*where).orderBy(F.col("id").desc())
     # A row a bucket: 1/8,192 of the ids.
@@ -112,7 +118,9 @@ def with_above(
     """
     if is_never_any(late):
         return late.drop("above_ns").withColumn("above", F.lit(None).cast(ABOVE))
-    marks = _marks(puts, answers, claims).withColumn("above_ns", F.col("end_ns"))
+    acks = intervals.split(acknowledged_runs(puts))
+    given = answers.withColumn("bucket", intervals.bucket_of(F.col("last")))
+    marks = _marks(acks, given, claims).withColumn("above_ns", F.col("end_ns"))
     first = only(marks, late, [*TIMELINE, "above_ns"])
     return (
         late.join(first.drop("bucket"), [*TIMELINE, "above_ns"])
@@ -136,17 +144,20 @@ def extents_of(puts: DataFrame, answers: DataFrame, claims: DataFrame) -> DataFr
     return acknowledged.unionByName(given.select(*columns, told)).unionByName(claimed)
 
 
-def _marks(puts: DataFrame, answers: DataFrame, claims: DataFrame) -> DataFrame:
-    """Return what says that a topic has reached an id (`value`), in its bucket."""
+def _marks(acks: DataFrame, given: DataFrame, claims: DataFrame) -> DataFrame:
+    """Return what says that a topic has reached an id (`value`), in its bucket.
+
+    `acks` and `given` have a `bucket`, that of their `last`. Whether an answer stands there as a
+    whole or run by run is one: nobody was told of its lower runs at another time.
+    """
     columns = (*TIMELINE, "bucket", "value", "end_ns", "process", "op_id")
-    given = answers.where(F.col("last").isNotNull() & F.col("topic").isNotNull())
-    heard = given.withColumn("value", F.col("last")).withColumn("at", one_host())
-    bucket = intervals.bucket_of(F.col("value"))
-    acks = intervals.split(acknowledged_runs(puts).withColumn("at", one_host()))
-    told = acks.withColumn("value", F.col("last")).select(*columns)
-    return told.unionByName(heard.withColumn("bucket", bucket).select(*columns)).unionByName(
-        claims.withColumn("bucket", bucket).select(*columns)
-    )
+    heard = given.where(F.col("last").isNotNull() & F.col("topic").isNotNull())
+    said = claims.withColumn("bucket", intervals.bucket_of(F.col("value")))
+    told = [
+        table.withColumn("value", F.col("last")).withColumn("at", one_host()).select(*columns)
+        for table in (acks, heard)
+    ]
+    return told[0].unionByName(told[1]).unionByName(said.select(*columns))
 
 
 def late_terms_of(tallies: DataFrame, events: DataFrame) -> DataFrame:

@@ -21,7 +21,13 @@ from analytics.common import intervals
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.lives import EVER, FOREVER, HOME, may_have_had
 from analytics.tables.order import with_first_try
-from analytics.tables.runs import LETTER, acknowledged_runs, counters_of_places, one_host
+from analytics.tables.runs import (
+    LETTER,
+    acknowledged_runs,
+    counters_of_places,
+    counters_of_puts,
+    one_host,
+)
 from analytics.tables.suspects import (
     OWNER,
     PRODUCER,
@@ -40,8 +46,11 @@ LIFE: Final = (
 READING: Final = (*HOME, "begun_ns")
 
 
-def missing_of(watches: DataFrame, places: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return `missing`: the columns of a life, bucket, id."""
+def missing_of(watches: DataFrame, places: DataFrame, given: DataFrame) -> DataFrame:
+    """Return `missing`: the columns of a life, bucket, id.
+
+    `places` and `given` (split) have what stands, and what was given, in the buckets of `watches`.
+    """
     if is_never_any(watches):
         return watches.select(*LIFE, "bucket", F.lit(None).cast("bigint").alias("id"))
     known = intervals.merged(
@@ -59,7 +68,7 @@ def missing_of(watches: DataFrame, places: DataFrame, deliveries: DataFrame) -> 
         )
         .where(F.col("first") <= F.col("last"))
     )
-    came = only(intervals.split(came_of(deliveries)), watches, SHARE)
+    came = only(came_of(given, "bucket"), watches, SHARE)
     readings = watches.select(*READING, "bucket", "fresh_ns", "over_ns").distinct()
     cover = (
         came.join(readings, list(SHARE))
@@ -71,10 +80,10 @@ def missing_of(watches: DataFrame, places: DataFrame, deliveries: DataFrame) -> 
     )
 
 
-def came_of(deliveries: DataFrame) -> DataFrame:
+def came_of(deliveries: DataFrame, *others: str) -> DataFrame:
     """Return what came to clients, as runs of ids, and when and where: `may_have_had`."""
     return deliveries.select(
-        *OWNER,
+        *(*OWNER, *others),
         *("first", "last"),
         one_host().alias("came_at"),
         F.coalesce("invoke_ns", F.lit(EVER)).alias("came_from_ns"),
@@ -137,7 +146,7 @@ def tried_after_of(
         .withColumnRenamed("at", "life_at")
         .distinct()
     )
-    tried = with_first_try(rows, puts)
+    tried = with_first_try(rows, counters_of_puts(puts))
     return tried.where(
         (F.col("at") == F.col("life_at")) & (F.col("tried_ns") > F.col("begun_ns"))
     ).drop("life_at", "tried_ns")
@@ -159,19 +168,22 @@ def unsaid_of(puts: DataFrame, applications: DataFrame, lives: DataFrame) -> Dat
     )
 
 
-def nowhere_of(tries: DataFrame, puts: DataFrame, places: DataFrame) -> DataFrame:
-    """Return the publications of `tries` (`unsaid_of`) that stand nowhere: PRODUCER, counter, at,
+def nowhere_of(unsaid: DataFrame, tried: DataFrame, unclear: DataFrame) -> DataFrame:
+    """Return the publications of `unsaid` (`unsaid_of`) that stand nowhere: PRODUCER, counter, at,
     tried_ns.
+
+    `tried` has the PUTs of their buckets of counters, `unclear` what stands where something is in
+    doubt: elsewhere nothing does but what was acknowledged.
     """
     counters = F.explode(F.sequence("first_counter", "last_counter")).alias("counter")
-    rows = tries.where(F.col("first_counter") <= F.col("last_counter")).select(*PRODUCER, counters)
+    rows = unsaid.where(F.col("first_counter") <= F.col("last_counter")).select(*PRODUCER, counters)
     rows = rows.distinct().withColumn("bucket", intervals.bucket_of(F.col("counter")))
-    where = (*PRODUCER, "bucket")
-    near = only(counters_of_places(places), rows, where).select(*where, "first", "last")
-    placed = intervals.exploded(near, "counter")
-    return with_first_try(
-        rows.join(placed, [*PRODUCER, "counter"], "leftanti").drop("bucket"), puts
-    )
+    runs = (*PRODUCER, "bucket", "first", "last")
+    acknowledged = tried.where((F.col("outcome") == "ok") & (F.col("first_id") > 0)).select(*runs)
+    standing = acknowledged.unionByName(counters_of_places(unclear).select(*runs))
+    placed = intervals.exploded(only(standing, rows, (*PRODUCER, "bucket")), "counter")
+    left = rows.join(placed, [*PRODUCER, "counter"], "leftanti").drop("bucket")
+    return with_first_try(left, tried)
 
 
 def unplaced_of(
@@ -249,7 +261,7 @@ def cleared_of(
     )
     low, high = (intervals.bucket_of(one) for one in (F.col("start_id") + 1, F.col("passed")))
     watches = settled(met.select(*LIFE, F.explode(F.sequence(low, high)).alias("bucket")))
-    return missing_of(watches, places, deliveries)
+    return missing_of(watches, places, intervals.split(deliveries))
 
 
 def with_known(rows: DataFrame, puts: DataFrame, deliveries: DataFrame) -> DataFrame:

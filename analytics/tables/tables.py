@@ -38,10 +38,14 @@ places         which publication stands under which id, as anyone saw it, split 
                acknowledgments, and in doubtful buckets deliveries and disks too, merged into runs
 doubts         where the checks have to look closely (suspects.py); most of a history is not in it
 unclear_gets   the GETs of the sessions in doubt, with `had_id` and `due_id`
+unclear_acks   what was acknowledged, and
+unclear_given  what was given, split, in the buckets in which anything is in doubt: read instead of
+               all PUTs and all answers
 seen_places    the places of the buckets in doubt, as operations saw them
 unclear_places the same with what the disks hold
 loose_places   those of them that no acknowledgment names
-tried          the PUTs that can have made those, as runs of counters, split
+tried          the PUTs of the buckets of counters of which anything is in doubt, as runs of
+               counters, split: all that can have made `unclear_places`
 untried        the counters between two that were taken, and that no PUT held (counters.py)
 said_again     the answers of what may have been stored nowhere and acknowledged once more
 late           the publications whose topic had reached their id before they were first tried
@@ -71,7 +75,13 @@ from analytics.tables.delays import delays_of, nothing_delayed
 from analytics.tables.garbage import uncollected_of
 from analytics.tables.groups import worked_of
 from analytics.tables.lives import absences_of, acts_of, collected_of, lives_of, with_floors
-from analytics.tables.order import late_terms_of, maybe_late_of, sent_late_of, with_above
+from analytics.tables.order import (
+    late_terms_of,
+    maybe_late_of,
+    out_of_time_of,
+    sent_late_of,
+    with_above,
+)
 from analytics.tables.owed import (
     below_of,
     cleared_of,
@@ -161,6 +171,7 @@ class Tables:
     held: DataFrame
     journaled: DataFrame
     unclear_gets: DataFrame
+    unclear_acks: DataFrame
     seen_places: DataFrame
     unclear_places: DataFrame
     loose_places: DataFrame
@@ -219,21 +230,26 @@ def build(
     collected = keep("collected", collected_of(truth_rows, asides, expiring))
     lives = keep("lives", with_floors(lived, collected))
     doubts = doubts_of(puts, answers, deliveries, controls, worked, told, held, spans, lives, keep)
-    seen = keep("seen_places", _seen_places(puts, deliveries, doubts))
+    acks = keep("unclear_acks", _unclear_acks(puts, doubts))
+    given = keep("unclear_given", _unclear_given(deliveries, doubts))
+    seen = keep("seen_places", _seen_places(acks, given, doubts))
     on_disks = only(held, doubts.buckets, TOPIC_BUCKET)
     unclear = keep("unclear_places", intervals.merged(seen.unionByName(on_disks), PLACE))
+    places_of_acks = acks.select(*PLACE, "bucket", "first", "last")
+    loose = keep("loose_places", intervals.uncovered(unclear, places_of_acks, PLACE))
     acknowledged = settled(_acknowledged_places(puts))
-    loose = intervals.uncovered(unclear, only(acknowledged, unclear, TOPIC_BUCKET), PLACE)
-    loose = keep("loose_places", loose)
     places = settled(without(acknowledged, doubts.buckets, TOPIC_BUCKET).unionByName(unclear))
+    near = without(places_of_acks, doubts.buckets, TOPIC_BUCKET).unionByName(unclear)
     clear = without(doubts.stored, doubts.buckets, TOPIC_BUCKET)
     producers = keep("unclear_producers", producers_of(clear, unclear))
-    missing = keep("missing", missing_of(doubts.watches, places, deliveries))
+    missing = keep("missing", missing_of(doubts.watches, near, given))
     below = keep("tried_after", tried_after_of(puts, loose, lives, doubts))
     unsaid = keep("unsaid", unsaid_of(puts, applications, lives))
-    nowhere = keep("nowhere", nowhere_of(unsaid, puts, places))
-    maybe_late = keep("maybe_late", maybe_late_of(puts, loose, doubts))
-    late = keep("sent_late", sent_late_of(maybe_late, puts, answers, doubts))
+    out_of_time = settled(out_of_time_of(acks, doubts))
+    tried = keep("tried", _tried(puts, unclear, out_of_time, journaled, unsaid))
+    nowhere = keep("nowhere", nowhere_of(unsaid, tried, unclear))
+    maybe_late = keep("maybe_late", maybe_late_of(out_of_time, loose, tried))
+    late = keep("sent_late", sent_late_of(maybe_late, acks, given, doubts))
     denied = keep("denied_counters", denied_of(puts, forgotten))
     standing = keep("standing", standing_of(puts, places, doubts))
     bound = keep("bound", bound_of(standing, puts))
@@ -274,10 +290,11 @@ def build(
         unclear_gets=keep(
             "unclear_gets", with_had_ids(only(answers, doubts.sessions, SESSION), acts)
         ),
+        unclear_acks=acks,
         seen_places=seen,
         unclear_places=unclear,
         loose_places=loose,
-        tried=keep("tried", _tried(puts, unclear, journaled)),
+        tried=tried,
         untried=keep("untried", untried_of(puts, keep("torn_counters", torn_of(puts)))),
         said_again=keep("said_again", said_again_of(puts, denied)),
         late=keep("late", with_above(late, puts, answers, doubts.claims)),
@@ -296,7 +313,7 @@ def build(
 
 def names() -> tuple[str, ...]:
     """Return the names of the tables that are kept: no views, and none of `doubts`."""
-    derived = ("asides", "ends", "ticks", "deliveries", "places", "tried", "doubts")
+    derived = {"asides", "ends", "ticks", "deliveries", "places", "doubts", "tried", "unclear_acks"}
     return tuple(field.name for field in fields(Tables) if field.name not in derived)
 
 
@@ -671,16 +688,48 @@ def _acknowledged_places(puts: DataFrame) -> DataFrame:
     return intervals.split(runs).select(*PLACE, "bucket", "first", "last")
 
 
-def _seen_places(puts: DataFrame, deliveries: DataFrame, doubts: Doubts) -> DataFrame:
-    seen = intervals.split(sightings_of(puts, deliveries).select(*PLACE, "first", "last"))
+def _unclear_buckets(doubts: Doubts) -> DataFrame:
+    """Return the buckets in which a bucket itself, a life, or a time line is in doubt."""
+    tables = (doubts.buckets, doubts.watches, doubts.timelines)
+    named = (table.select(*TOPIC_BUCKET) for table in tables)
+    return reduce(DataFrame.unionByName, named).distinct()
+
+
+def _unclear_acks(puts: DataFrame, doubts: Doubts) -> DataFrame:
+    runs = acknowledged_runs(puts).select(*KEY, *PLACE[1:], "host", "first", "last", "end_ns")
+    return only(intervals.split(runs), _unclear_buckets(doubts), TOPIC_BUCKET)
+
+
+def _unclear_given(deliveries: DataFrame, doubts: Doubts) -> DataFrame:
+    times = ("host", "invoke_ns", "end_ns")
+    runs = deliveries.select(*KEY, "client_id", *PLACE[1:], "first", "last", *times)
+    return only(intervals.split(runs), _unclear_buckets(doubts), TOPIC_BUCKET)
+
+
+def _seen_places(acks: DataFrame, given: DataFrame, doubts: Doubts) -> DataFrame:
+    columns = (*PLACE, "bucket", "first", "last")
+    named = given.where(F.col("producer").isNotNull())
+    seen = acks.select(*columns).unionByName(named.select(*columns))
     return intervals.merged(only(seen, doubts.buckets, TOPIC_BUCKET), PLACE)
 
 
-def _tried(puts: DataFrame, unclear: DataFrame, journaled: DataFrame) -> DataFrame:
-    own = counters_of_puts(puts).select(*KEY, *PRODUCER[1:], "bucket", "first", "last", "outcome")
+def _tried(
+    puts: DataFrame,
+    unclear: DataFrame,
+    out_of_time: DataFrame,
+    journaled: DataFrame,
+    unsaid: DataFrame,
+) -> DataFrame:
+    columns = ("bucket", "first", "last", "outcome", "first_id", "host", "invoke_ns")
+    own = counters_of_puts(puts).select(*KEY, *PRODUCER[1:], *columns)
     where = (*PRODUCER, "bucket")
-    seen = counters_of_places(unclear).select(*where).unionByName(journaled.select(*where))
-    return only(own, seen, where)
+    named = (
+        counters_of_places(unclear),
+        counters_of_places(out_of_time),
+        journaled,
+        counters_of_puts(unsaid),
+    )
+    return only(own, reduce(DataFrame.unionByName, (one.select(*where) for one in named)), where)
 
 
 def sightings_of(puts: DataFrame, deliveries: DataFrame) -> DataFrame:
