@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from analytics.common import intervals
 from analytics.common.schema import OPERATION, evidence, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables.garbage import HOLDER, excused, floors_of, taken_of
 from analytics.tables.runs import counters_of_places
 from analytics.tables.tables import Tables, seen_by
@@ -21,12 +21,14 @@ def ack_not_durable(tables: Tables) -> DataFrame:
     or has collected its id as garbage. One that was not stored, for nobody subscribed, must still
     have its counter taken. A node whose disk was not read may have all of them.
     """
-    lacking = settled(_lacking(tables))
+    lacking = few(_lacking(tables))
+    if is_never_any(lacking):
+        return lacking.select(*evidence())
     wide = settled(_by_majorities(lacking, tables, [*PRODUCER, "bucket"]))
     id_ = F.when(F.col("first_id") > 0, F.col("counter") - F.col("shift"))
     single = intervals.exploded(lacking.join(wide, [*PRODUCER, "bucket"], "leftsemi"), "counter")
     found = _by_majorities(single.withColumn("id", id_), tables, [*PRODUCER, "counter", "id"])
-    return seen_by(settled(found), tables, "id", "counter", "sighting").select(
+    return seen_by(few(found), tables, "id", "counter", "sighting").select(
         *evidence(
             run_id=F.col("run_id"),
             topic=F.col("topic"),
@@ -103,7 +105,7 @@ def _lacking(tables: Tables) -> DataFrame:
     It holds a publication that it has under another id than the acknowledged one as little as one
     above the last id that it has given. The id of what is only in its journal is not known.
     """
-    wanted = settled(_wanted(tables))
+    wanted = few(_wanted(tables))
     if is_never_any(wanted):
         return wanted
     held = settled(_held(tables.truth))

@@ -6,7 +6,7 @@ from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables.group_standing import lasting, unstored_of
 from analytics.tables.lives import EVER, FOREVER
 from analytics.tables.owed import is_passed, with_cut
@@ -134,16 +134,18 @@ def _unhanded(tables: Tables) -> DataFrame:
     library records no hand-overs hands over what it brings. What came with a delay, and dead
     letters, are handed over as all else.
     """
-    hands = tables.handlings.where(F.col("f") == "hand")
-    ahead = tables.handlings.where((F.col("f") == "ack") & F.col("first").isNotNull())
     is_corrupt = F.col("reason").isNotNull() & (F.col("reason") != LETTER)
     intact = tables.deliveries.where(~is_corrupt)
+    get = F.struct("invoke_ns", "process", "op_id").alias("get")
+    brought = few(
+        intact.where("handed_apart").select(*OWNER, one_host(), get, "end_ns", "first", "last")
+    )
+    if is_never_any(brought):  # then no cursor is looked for
+        return brought.select(*evidence())
+    hands = tables.handlings.where(F.col("f") == "hand")
+    ahead = tables.handlings.where((F.col("f") == "ack") & F.col("first").isNotNull())
     passings = _passings(tables)
     furthest = settled(passings.groupBy(*OWNER).agg(F.max("passed").alias("passed")))
-    get = F.struct("invoke_ns", "process", "op_id").alias("get")
-    brought = intact.where("handed_apart").select(
-        *OWNER, one_host(), get, "end_ns", "first", "last"
-    )
     wanted = settled(
         intervals.split(
             brought.join(furthest, list(OWNER))

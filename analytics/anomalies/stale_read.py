@@ -4,7 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import evidence, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables import as_of
 from analytics.tables.following import known_of, silent_of
 from analytics.tables.idle import idle_of
@@ -64,7 +64,7 @@ def _counters_denied(puts: DataFrame) -> DataFrame:
     before: as a rule none.
     """
     keys = ("run_id", "topic", "producer", "at")
-    told = settled(puts.where("is_gapped").select(*puts.columns, one_host()))
+    told = few(puts.where("is_gapped").select(*puts.columns, one_host()))
     taken = only(puts.where(F.col("outcome") == "ok"), told, keys[:3]).select(
         *keys[:3],
         one_host(),

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
-from analytics.common.table_store import is_never_any, kept_length, settled
+from analytics.common.table_store import few, is_never_any, kept_length, settled
 from analytics.common.verdict import InjectedFault, Observations
 from analytics.judge import timing
 from analytics.judge.liveness import Healing, named, with_healing, with_recovery
@@ -95,10 +95,10 @@ def _acknowledged(tables: Tables) -> int:
     """Return how many publications were confirmed. Where nothing is in doubt, each once."""
     puts, buckets = tables.puts.where(F.col("outcome") == "ok"), tables.doubts.buckets
     without_ids = puts.where(F.col("first_id") <= 0)
-    producers = settled(tables.producers.unionByName(without_ids.select(*PRODUCER)).distinct())
+    producers = few(tables.producers.unionByName(without_ids.select(*PRODUCER)).distinct())
     runs = intervals.split(acknowledged_runs(puts).select(*PLACE, "first", "last"))
     clear = without(tables.doubts.stored, buckets, TOPIC_BUCKET)
-    unclear = only(runs, buckets, TOPIC_BUCKET).unionByName(
+    unclear = only(tables.unclear_acks.select(*runs.columns), buckets, TOPIC_BUCKET).unionByName(
         only(without(runs, buckets, TOPIC_BUCKET), producers, PRODUCER)
     )
     counters = [counters_of_places(unclear), counters_of_puts(without_ids)]

@@ -13,7 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.common.table_store import few, is_never_any, none_of, settled
+from analytics.common.session import is_set_for_short
+from analytics.common.table_store import few, is_never_any, kept_length, none_of, settled
 from analytics.tables.suspects import only
 
 # A day is 864,000 rows for the window over ticks; a tick of the busiest topic sorts in a task.
@@ -28,7 +29,7 @@ def overtaken(asks: DataFrame, marks: DataFrame, keys: Sequence[str]) -> DataFra
     value is greater than what it knew.
     """
     columns = asks.columns
-    asks = settled(asks).withColumn("tick", _tick())
+    asks = few(asks).withColumn("tick", _tick())
     marks = settled(_before_last(marks.select(*keys, "t_ns", "mark"), asks, keys))
     marks = marks.withColumn("tick", _tick())
     tops = _tops(asks, marks, keys)
@@ -56,6 +57,11 @@ def _before_last(marks: DataFrame, asks: DataFrame, keys: Sequence[str]) -> Data
     """Return the marks made before the last ask of their time line: the others say nothing."""
     if is_never_any(asks) or is_never_any(marks):
         return none_of(marks)
+    if not is_set_for_short(asks.sparkSession) and kept_length(asks) is not None:
+        # Of few asks one number says which files, and which parts of them, need not be read.
+        latest = asks.agg(F.max("t_ns")).first()
+        assert latest is not None, "an aggregate without groups has one row"
+        marks = marks.where(F.col("t_ns") < F.lit(latest[0]))
     last = asks.groupBy(*keys).agg(F.max("t_ns").alias("last_ns"))
     met = marks.join(F.broadcast(last), list(keys)).where(F.col("t_ns") < F.col("last_ns"))
     return met.select(*marks.columns)

@@ -10,7 +10,7 @@ from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.schema import KEY, OPERATIONS, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables.runs import PLACE, acknowledged_runs, one_host
 from analytics.tables.suspects import PRODUCER, TIMELINE, Doubts, only
 
@@ -171,7 +171,7 @@ def late_terms_of(tallies: DataFrame, events: DataFrame) -> DataFrame:
     # A row a term.
     higher = W.partitionBy("run_id", "at").orderBy(F.col("term").desc())
     first = F.min(F.struct("answered_ns", F.col("term").alias("term")))
-    doubtful = settled(
+    doubtful = few(
         terms.withColumn("higher", first.over(higher.rowsBetween(W.unboundedPreceding, -1)))
         .where(F.col("higher.answered_ns") < F.col("sent_ns"))
         .select(
