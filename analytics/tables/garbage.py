@@ -3,8 +3,9 @@
 docs/checks.md (`ack_not_durable`) says when a node need not hold a publication: it has taken its
 counter, and has collected its id; or has taken its counter, if it has no id, or was delayed.
 
-What every node has passed needs no look at each: in a drained run that is nearly all, so that one
-reading of the PUTs, beside two small tables, leaves few. No rule about majorities here.
+What every node has passed needs no look at each: in a drained run that is nearly all. What was
+acknowledged to a producer in a bucket of ids says so for all its PUTs; only those of other buckets
+are read. No rule about majorities here.
 """
 
 from typing import Final
@@ -12,40 +13,59 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from analytics.common import intervals
 from analytics.common.schema import ANY_ID, LANE, PURGES
-from analytics.tables.suspects import PRODUCER, TOPIC
+from analytics.common.table_store import few
+from analytics.tables.suspects import PRODUCER, TOPIC, only
 
 HOLDER: Final = (*PRODUCER, "node")
 
 
 def uncollected_of(
-    puts: DataFrame, truth: DataFrame, nodes: DataFrame, asides: DataFrame
+    puts: DataFrame, stored: DataFrame, truth: DataFrame, nodes: DataFrame, asides: DataFrame
 ) -> DataFrame:
     """Return the PUTs that were acknowledged, and that some node whose disk was read has to hold.
 
-    `puts` as in tables.py, `truth`, `nodes` and `asides` too.
+    `puts` as in tables.py, `truth`, `nodes` and `asides` too; `stored` as in suspects.py.
     """
     read = nodes.where("is_collected").select("run_id", "node")
+    floors = _least(floors_of(truth, read, asides), read, TOPIC, "floor")
+    taken = _least(taken_of(truth), read, PRODUCER, "taken")
+    at_all = read.select("run_id").distinct()
+
+    def uncollected(rows: DataFrame) -> DataFrame:
+        """Return those of rows that no node is excused from: as `excused` wants them."""
+        return (
+            rows.join(F.broadcast(at_all), "run_id", "leftsemi")
+            .join(F.broadcast(floors), list(TOPIC), "left")
+            .join(F.broadcast(taken), list(PRODUCER), "left")
+            .withColumns(
+                {
+                    "floor": F.coalesce("floor", F.lit(0)),
+                    "taken": F.coalesce("taken", F.lit(-1)),
+                }
+            )
+            .where(F.col("last_counter") > excused())
+            .drop("floor", "taken", "shift")
+        )
+
     acknowledged = puts.where(F.col("outcome") == "ok").select(
         *(*PRODUCER, "process", "op_id", "first_counter", "last_counter", "first_id"),
         (F.col("first_counter") - F.col("first_id")).alias("shift"),
     )
-    floors = _least(floors_of(truth, read, asides), read, TOPIC, "floor")
-    taken = _least(taken_of(truth), read, PRODUCER, "taken")
-    at_all = read.select("run_id").distinct()
-    return (
-        acknowledged.join(F.broadcast(at_all), "run_id", "leftsemi")
-        .join(F.broadcast(floors), list(TOPIC), "left")
-        .join(F.broadcast(taken), list(PRODUCER), "left")
-        .withColumns(
-            {
-                "floor": F.coalesce("floor", F.lit(0)),
-                "taken": F.coalesce("taken", F.lit(-1)),
-            }
-        )
-        .where(F.col("last_counter") > excused())
-        .drop("floor", "taken", "shift")
+    # As if one PUT had the highest counter of a bucket and its highest id.
+    highest = stored.select(
+        *(*PRODUCER, "bucket", F.lit(1).alias("first_id")),
+        F.col("high_counter").alias("last_counter"),
+        (F.col("high_counter") - F.col("high_id")).alias("shift"),
     )
+    where = (*PRODUCER, "bucket")
+    unproven = few(uncollected(highest).select(*where))
+    last_id = F.col("last_counter") - F.col("shift")
+    placed = acknowledged.where(F.col("first_id") > 0)
+    placed = only(placed.withColumn("bucket", intervals.bucket_of(last_id)), unproven, where)
+    elsewhere = acknowledged.where(F.col("first_id") <= 0)
+    return uncollected(elsewhere.unionByName(placed.drop("bucket")))
 
 
 def _least(said: DataFrame, nodes: DataFrame, keys: tuple[str, ...], name: str) -> DataFrame:

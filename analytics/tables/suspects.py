@@ -20,7 +20,8 @@ timelines  (topic, host, bucket) with a PUT that may have been sent when the top
            reached its id
 delivered  no doubt: what came of each share on a host, as `marks`, from which id to which
 stored     no doubt: what was acknowledged to a producer on a host of each bucket, as `marks`, from
-           which id, counter and moment to which; `fallen`, `late`: not in order within the bucket
+           which counter and moment to which, and up to which id; `fallen`, `late`: not in order
+           within the bucket
 reached    no doubt: when a topic was first known to have reached an id of a bucket, on each host
 claims     no doubt: ids that a topic has reached by cursors, starts, leases and dead letters
 
@@ -418,6 +419,7 @@ def stored_of(runs: DataFrame, extents: DataFrame | None = None) -> DataFrame:
         marks().alias("marks"),
         F.min(first_counter).alias("low_counter"),
         F.max(last_counter).alias("high_counter"),
+        F.max("last").alias("high_id"),
         F.min("end_ns").alias("end_ns"),
         F.max("invoke_ns").alias("invoke_ns"),
     )

@@ -284,7 +284,9 @@ def build(
         late_terms=keep("late_terms", late_terms_of(tallies, events)),
         truth=truth_rows,
         nodes=nodes,
-        uncollected=keep("uncollected", uncollected_of(puts, truth_rows, nodes, asides)),
+        uncollected=keep(
+            "uncollected", uncollected_of(puts, doubts.stored, truth_rows, nodes, asides)
+        ),
         held=held,
         journaled=journaled,
         unclear_gets=keep(
