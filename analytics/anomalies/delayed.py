@@ -10,6 +10,8 @@ from analytics.common.schema import DIGEST_DIGITS, KEY, LANE, evidence, operatio
 from analytics.common.table_store import is_never_any, settled
 from analytics.tables.delays import (
     PUBLICATION,
+    ROUNDING_NS,
+    SURELY_NS_A_MS,
     known_ns,
     publications_of,
     singles_of,
@@ -22,8 +24,6 @@ from analytics.tables.runs import LETTER
 from analytics.tables.suspects import OWNER, TIMELINE, TOPIC_BUCKET, only
 from analytics.tables.tables import Tables, with_application
 
-SURELY_NS_A_MS = 990_000  # clocks of two machines may differ by a hundredth in how fast they go
-ROUNDING_NS = 2_000_000  # the log's time is told in ms, at both ends of a delay
 TOPIC = ("run_id", "topic")
 ID = (*TOPIC, "id")
 # What is kept of a life beside its owner and its host.

@@ -1,16 +1,13 @@
 """A process that went on after another one had taken over its client, or that did not take over."""
 
-from functools import reduce
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.common.schema import KEY, evidence, operation
+from analytics.common.schema import evidence, operation
 from analytics.common.table_store import settled
-from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
-from analytics.tables.tables import Tables
+from analytics.tables.tables import Tables, successes_of
 
 CLIENT = ("run_id", "client_id", "at")
 
@@ -21,7 +18,7 @@ def fencing(tables: Tables) -> DataFrame:
 
     Operations without an epoch are not judged.
     """
-    done = settled(_successes(tables))
+    done = settled(successes_of(tables))
     return _late(done).unionByName(_shared(done))
 
 
@@ -88,17 +85,3 @@ def _in_question(done: DataFrame) -> DataFrame:
     epochs = done.groupBy(*CLIENT, "epoch").agg(F.count(F.lit(1)).alias("operations"))
     several = epochs.groupBy(*CLIENT).agg(F.count(F.lit(1)).alias("epochs"))
     return only(done, settled(several.where(F.col("epochs") > 1)), CLIENT)
-
-
-def _successes(tables: Tables) -> DataFrame:
-    """Return every operation that succeeded and says its epoch."""
-    puts = tables.puts.withColumn("f", F.lit("put")).withColumnRenamed("producer", "client_id")
-    gets = tables.gets.withColumn("f", F.lit("get"))
-    columns = (*KEY, "client_id", "session", "topic", "f", "epoch", "invoke_ns", "end_ns")
-    parts = [
-        table.where((F.col("outcome") == "ok") & F.col("epoch").isNotNull()).select(
-            *columns, one_host()
-        )
-        for table in (puts, gets, tables.controls, tables.worked)
-    ]
-    return reduce(DataFrame.unionByName, parts)

@@ -11,7 +11,13 @@ from analytics.tables.following import known_of
 from analytics.tables.groups import ID, every_letter_of, named
 from analytics.tables.lives import EVER
 from analytics.tables.owed import read_of, without_given
-from analytics.tables.runs import counters_of_places, counters_of_puts, one_host
+from analytics.tables.runs import (
+    counters_of_places,
+    counters_of_puts,
+    first_of,
+    has_taken,
+    one_host,
+)
 from analytics.tables.suspects import OWNER, only
 from analytics.tables.tables import Tables
 
@@ -167,7 +173,9 @@ def _tried(brought: DataFrame, tables: Tables) -> DataFrame:
     puts = only(own, wanted, (*PUBLICATION[:3], "bucket")).select(
         *(*PUBLICATION[:3], "bucket", "first", "last", "outcome", one_host(), "invoke_ns", "up"),
         nowhere.alias("is_nowhere"),
+        has_taken().alias("has_taken"),
     )
+    sent = F.when(F.col("outcome") != "fail", F.coalesce("invoke_ns", F.lit(EVER)))
     tries = (
         wanted.join(puts, [*PUBLICATION[:3], "bucket"])
         .where(F.col("counter").between(F.col("first"), F.col("last")))
@@ -178,9 +186,7 @@ def _tried(brought: DataFrame, tables: Tables) -> DataFrame:
             F.collect_set(F.col("counter") + F.col("up")).alias("placed"),
             F.min(F.when(F.col("outcome") != "fail", F.col("at"))).alias("one_at"),
             F.max(F.when(F.col("outcome") != "fail", F.col("at"))).alias("other_at"),
-            F.min(F.when(F.col("outcome") != "fail", F.coalesce("invoke_ns", F.lit(EVER)))).alias(
-                "sent_ns"
-            ),
+            first_of(F.col("has_taken"), sent).alias("sent_ns"),
         )
     )
     here = (F.col("one_at") == F.col("at")) & (F.col("other_at") == F.col("at"))

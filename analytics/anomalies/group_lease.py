@@ -4,8 +4,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
-from analytics.common.schema import NUMBER_MAX, evidence
-from analytics.common.table_store import is_never_any, settled
+from analytics.common import intervals
+from analytics.common.schema import NUMBER_MAX, evidence, operation
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables.groups import (
     GROUP,
     ID,
@@ -18,10 +19,13 @@ from analytics.tables.groups import (
     letters_of,
     named,
     settlements_of,
+    steady_of,
     takes_of,
 )
 from analytics.tables.lives import EVER
-from analytics.tables.tables import Tables, with_application
+from analytics.tables.runs import one_host
+from analytics.tables.suspects import only
+from analytics.tables.tables import Tables, successes_of, with_application
 
 WORKER = (*GROUP, "client_id", "epoch", "at")
 
@@ -33,17 +37,19 @@ def group_lease(tables: Tables) -> DataFrame:
     takes = settled(takes_of(tables.worked))
     leases = settled(leases_of(takes))
     said = settled(settlements_of(takes))
+    letters = settled(letters_of(tables.told, tables.worked))
     return (
-        _shared(takes, leases, said, letters_of(tables.told, tables.worked))
+        _shared(tables, leases, said, letters)
         .unionByName(_soon(leases, said))
         .unionByName(_refused(tables, leases, said))
         .unionByName(_jumps(tables, leases))
-        .unionByName(_foreign(leases, said))
-        .unionByName(_over(leases, said))
+        .unionByName(_foreign(leases, said, tables.worked))
+        .unionByName(_over(leases, said, letters, tables.worked))
+        .unionByName(_unsaid(takes, said))
     )
 
 
-def _shared(takes: DataFrame, leases: DataFrame, said: DataFrame, letters: DataFrame) -> DataFrame:
+def _shared(tables: Tables, leases: DataFrame, said: DataFrame, letters: DataFrame) -> DataFrame:
     """Find leases of which a newer one, or a dead letter, came before they can have run out.
 
     Until then nothing else was said of the older one than extensions, of which the shortest counts;
@@ -65,11 +71,11 @@ def _shared(takes: DataFrame, leases: DataFrame, said: DataFrame, letters: DataF
     extended = F.when(F.col("accepted") > 0, F.col("shortest_ns"))
     held = F.coalesce(extended, F.least("shortest_ns", until_ns))
     held = (F.coalesce("naks", F.lit(0)) == 0) & (F.col("new_ns") < held)
-    went_on = takes.where((F.col("outcome") == "ok") & F.col("epoch").isNotNull())
-    last = went_on.groupBy(*WORKER).agg(F.max("invoke_ns").alias("last_ns"))
+    met, whose = few(told.where(held)), ("run_id", *WORKER[3:])
+    went_on = only(successes_of(tables), met, whose)
+    last = went_on.groupBy(*whose).agg(F.max("invoke_ns").alias("last_ns"))
     return (
-        told.where(held)
-        .join(last, list(WORKER))
+        met.join(last, list(whose))
         .where(F.col("last_ns") > F.col("new_ns"))
         .groupBy(*ID)
         .agg(F.min(F.struct("seen", "new_seen")).alias("proof"))
@@ -161,26 +167,55 @@ def _jumps(tables: Tables, leases: DataFrame) -> DataFrame:
     )
 
 
-def _foreign(leases: DataFrame, said: DataFrame) -> DataFrame:
-    """Find what was accepted of who was never given that lease."""
+def _foreign(leases: DataFrame, said: DataFrame, worked: DataFrame) -> DataFrame:
+    """Find what was accepted of who was never given that lease, since its group was last ended."""
     whose = [F.col("its_epoch").eqNullSafe(F.col("epoch"))]
     names = (*LEASE, "client_id")
     whose += [F.col(name) == F.col(f"its_{name}") for name in names]
-    own = leases.select(*(F.col(name).alias(f"its_{name}") for name in (*names, "epoch")))
+    columns = (*names, "epoch", "at", "end_ns")
+    own = leases.select(*(F.col(name).alias(f"its_{name}") for name in columns))
+    is_end = (F.col("f") == "ungroup") & (F.col("outcome") == "ok")
+    of_group = worked.where(is_end & F.col("group").isNotNull()).groupBy(*GROUP, one_host())
+    ends = of_group.agg(F.collect_list(F.struct("invoke_ns", "end_ns")).alias("ends"))
+    done = said.where(is_accepted()).join(F.broadcast(ends), [*GROUP, "at"], "left")
+    was_ended = F.exists(
+        "ends",
+        lambda end: (F.col("its_end_ns") < end["invoke_ns"]) & (end["end_ns"] < F.col("begun_ns")),
+    )
+    was_ended = (F.col("its_at") == F.col("at")) & F.coalesce(was_ended, F.lit(False))
     return (
-        said.where(is_accepted())
-        .join(own, whose, "leftanti")
+        done.join(own, [*whose, ~was_ended], "leftanti")
         .groupBy(*ID)
         .agg(F.min("seen").alias("seen"))
         .select(*evidence(**named("foreign"), operations=F.array("seen")))
     )
 
 
-def _over(leases: DataFrame, said: DataFrame) -> DataFrame:
-    """Find what was accepted of a lease that an ack or a nak had ended, and naks and extends of one
-    behind which somebody had another one.
+def _unsaid(takes: DataFrame, said: DataFrame) -> DataFrame:
+    """Find what a TAKE was told to have settled in vain, and none of its step had named."""
+    told = takes.where((F.col("outcome") == "ok") & (F.size("lost") > 0))
+    runs = told.select(*GROUP, "step", "seen", F.explode("lost").alias("run"))
+    bounds = {"first": F.col("run")[0], "last": F.col("run")[1]}
+    ids = intervals.exploded(runs.withColumns(bounds).drop("run"), "id")
+    named_ids = said.select(*ID, F.col("step").alias("its_step"))
+    same = [ids[name] == named_ids[name] for name in ID]
+    is_its = F.col("step").eqNullSafe(F.col("its_step"))
+    return (
+        ids.join(named_ids, [*same, is_its], "leftanti")
+        .groupBy(*ID)
+        .agg(F.min("seen").alias("seen"))
+        .select(*evidence(**named("unsaid"), operations=F.array("seen")))
+    )
+
+
+def _over(leases: DataFrame, said: DataFrame, letters: DataFrame, worked: DataFrame) -> DataFrame:
+    """Find what was accepted of a lease that an ack or a nak had ended, or that was refused before;
+    and naks and extends of one behind which somebody had another one, or of what was dead or
+    settled.
     """
-    done = settled(said.where(is_accepted()).select(*LEASE, "at", "word", "begun_ns", "seen"))
+    done = settled(
+        said.where(is_accepted()).select(*LEASE, "client_id", "at", "word", "begun_ns", "seen")
+    )
     ended = said.where(is_accepted() & (F.col("word") != "extends")).select(
         *LEASE, "at", F.col("word").alias("end_word"), "end_ns", F.col("seen").alias("end")
     )
@@ -194,6 +229,20 @@ def _over(leases: DataFrame, said: DataFrame) -> DataFrame:
     columns = (*ID, "begun_ns", "end_ns", "end", "seen")
     both = done.join(ended, [*LEASE, "at"]).where(~are_acks).select(*columns)
     both = both.unionByName(done.join(later, [*ID, "at"]).where(is_later).select(*columns))
+    refused = said.where((F.col("outcome") == "ok") & F.col("is_lost")).select(
+        *(*LEASE, "client_id", "at", "end_ns"), F.col("seen").alias("end")
+    )
+    both = both.unionByName(done.join(refused, [*LEASE, "client_id", "at"]).select(*columns))
+    others = settled(done.where(F.col("word") != "acks"))
+    dead = letters.select(*ID, "at", "end_ns", F.col("seen").alias("end"))
+    both = both.unionByName(others.join(dead, [*ID, "at"]).select(*columns))
+    is_told = (F.col("f") == "group") & (F.col("outcome") == "ok")
+    told = worked.where(is_told).join(F.broadcast(steady_of(worked)), list(GROUP), "leftsemi")
+    told = told.select(
+        *(*GROUP, one_host(), "end_ns"), F.col("last_id").alias("until"), operation().alias("end")
+    )
+    behind = others.join(told, [*GROUP, "at"]).where(F.col("until") >= F.col("id"))
+    both = both.unionByName(behind.select(*columns))
     return (
         both.where(F.col("end_ns") < F.col("begun_ns"))
         .groupBy(*ID)

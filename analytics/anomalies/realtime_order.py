@@ -48,26 +48,38 @@ def realtime_order(tables: Tables) -> DataFrame:
 
 def _arrivals(tables: Tables) -> DataFrame:
     """Return what came with a delay, and dead letters, as SPOT (of a letter without producer and
-    counter), at, since_ns, seen.
+    counter), at, since_ns, due_ns, seen.
     """
     is_letter = F.col("what.producer") == ""
     return tables.arrivals.select(
-        *(*TOPIC, "id", "at", "since_ns", "seen"),
+        *(*TOPIC, "id", "at", "since_ns", "due_ns", "seen"),
         F.when(~is_letter, F.col("what.producer")).alias("producer"),
         F.when(~is_letter, F.col("what.number")).alias("counter"),
     )
 
 
 def _arrived_late(tables: Tables) -> DataFrame:
-    """Find what came with a delay, and dead letters, at an id that their topic had reached."""
+    """Find what came with a delay, and dead letters, at an id that their topic had reached: before
+    they were put, or (`due`) before their delay was over.
+    """
     asks = _arrivals(tables).select(
-        *(*SPOT, "seen", "at"),
-        *(F.col("since_ns").alias("t_ns"), (F.col("id") - 1).alias("known")),
+        *(*SPOT, "seen", "at", "since_ns"),
+        *(F.col("due_ns").alias("t_ns"), (F.col("id") - 1).alias("known")),
     )
     marks = only(extents_of(tables.puts, tables.gets, tables.doubts.claims), asks, TOPIC)
-    proof = F.max(F.struct("mark", "seen")).alias("proof")
-    found = as_of.overtaken(asks, marks, TIMELINE).groupBy(*SPOT).agg(proof)
-    found = found.select(*SPOT, "proof.*")
+    by_then = few(as_of.overtaken(asks, marks, TIMELINE))
+    if is_never_any(by_then):
+        return by_then.select(*evidence())
+    again = by_then.select(*asks.columns).withColumn("t_ns", F.col("since_ns")).distinct()
+    before = settled(as_of.overtaken(settled(again), only(marks, again, TOPIC), TIMELINE))
+    spots = before.select(*SPOT).distinct()
+    same = [F.col(name).eqNullSafe(F.col(f"its_{name}")) for name in SPOT]
+    put = spots.select(*(F.col(name).alias(f"its_{name}") for name in SPOT))
+    late = before.withColumn("detail", F.lit(""))
+    early = by_then.join(put, same, "leftanti").withColumn("detail", F.lit("due"))
+    both = late.unionByName(early.select(*late.columns))
+    proof = F.max(F.struct("mark", "seen", "detail")).alias("proof")
+    found = both.groupBy(*SPOT).agg(proof).select(*SPOT, "proof.*")
     return found.join(tables.late.select(*SPOT), list(SPOT), "leftanti").select(
         *evidence(
             run_id=F.col("run_id"),
@@ -76,6 +88,7 @@ def _arrived_late(tables: Tables) -> DataFrame:
             other_id=F.col("mark.value"),
             producer=F.col("producer"),
             counter=F.col("counter"),
+            detail=F.when(F.col("detail") != "", F.col("detail")),
             operations=F.array(operation("mark.process", "mark.op_id"), "seen"),
         )
     )

@@ -3,12 +3,12 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.common.schema import evidence, operation
+from analytics.common.schema import KEY, LANE, evidence, operation
 from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables import as_of
 from analytics.tables.following import known_of, silent_of
 from analytics.tables.idle import idle_of
-from analytics.tables.lives import FOREVER, with_gone
+from analytics.tables.lives import EVER, FOREVER, with_gone
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
@@ -37,10 +37,10 @@ def stale_read(tables: Tables) -> DataFrame:
             {"known": F.lit(None).cast("bigint"), "detail": F.lit("nothing")}
         ).select(*nothing.columns)
     )
-    idle = idle_of(tables, known).withColumns(
+    idle = idle_of(tables, reached).withColumns(
         {"known": F.lit(None).cast("bigint"), "detail": F.lit("idle")}
     )
-    counters = _counters_denied(tables.puts)
+    counters = _counters_denied(tables)
     return (
         nothing.unionByName(below)
         .unionByName(idle.select(*nothing.columns))
@@ -59,13 +59,13 @@ def stale_read(tables: Tables) -> DataFrame:
     )
 
 
-def _counters_denied(puts: DataFrame) -> DataFrame:
+def _counters_denied(tables: Tables) -> DataFrame:
     """Return the PUTs that were told of a gap before them, though what is there was acknowledged
-    before: as a rule none.
+    before, or given to anybody, or though nothing was tried that leaves one: as a rule none.
     """
-    keys = ("run_id", "topic", "producer", "at")
+    puts, keys = tables.puts, ("run_id", "topic", "producer", "at")
     told = few(puts.where("is_gapped").select(*puts.columns, one_host()))
-    taken = only(puts.where(F.col("outcome") == "ok"), told, keys[:3]).select(
+    taken = _taken(tables, told).select(
         *keys[:3],
         one_host(),
         F.col("end_ns").alias("done_ns"),
@@ -75,14 +75,59 @@ def _counters_denied(puts: DataFrame) -> DataFrame:
     is_there = F.col("mark.value") >= F.col("first_counter") - 1
     columns = ("process", "op_id", "first_counter", "invoke_ns")
     own = (*keys, *columns)
-    found = told.select(*own).join(taken, list(keys)).where(is_before & is_there)
-    return (
-        found.groupBy(*own)
+    found = settled(
+        told.select(*own)
+        .join(taken, list(keys))
+        .where(is_before & is_there)
+        .groupBy(*own)
         .agg(F.max("mark").alias("mark"))
+    )
+    lower = only(puts.where(F.col("outcome") != "fail"), told, keys[:3]).select(
+        *(F.col(name).alias(f"its_{name}") for name in (*keys[:3], "first_counter")),
+        one_host().alias("its_at"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("its_ns"),
+    )
+    same = [F.col(name) == F.col(f"its_{name}") for name in keys[:3]]
+    may_be_before = (F.col("its_at") != F.col("at")) | (F.col("its_ns") < F.col("end_ns"))
+    leaves_one = F.col("its_first_counter") < F.col("first_counter") - 1
+    no_id = F.lit(None).cast("bigint").alias("value")
+    without = (
+        told.where(F.col("first_counter").isNotNull())
+        .join(found.select("run_id", "process", "op_id"), list(KEY), "leftanti")
+        .join(lower, [*same, may_be_before & leaves_one], "leftanti")
+        .select(*own, F.struct(no_id, "process", "op_id").alias("mark"))
+    )
+    return (
+        found.unionByName(without)
         .withColumnsRenamed(
             {"producer": "client_id", "first_counter": "known", "invoke_ns": "t_ns"}
         )
         .withColumn("detail", F.lit("counter"))
+    )
+
+
+def _taken(tables: Tables, told: DataFrame) -> DataFrame:
+    """Return what shows up to which counter (`last_counter`) the broker has taken, of those
+    producers.
+    """
+    whose, own = ("run_id", "topic", "producer"), ("process", "op_id", "host", "end_ns")
+    columns = (*whose, *own, "last_counter")
+    counter = (F.col("last") + F.col("shift")).alias("last_counter")
+    given = tables.deliveries.where(F.col("producer").isNotNull())
+    takes = tables.worked.where((F.col("f") == "take") & (F.col("outcome") == "ok"))
+    items = takes.select(*whose[:2], *own, F.explode("items").alias("item")).select(
+        *(*whose[:2], *own),
+        F.col("item.producer").alias("producer"),
+        (F.col("item.counter") + F.col("item.count") - 1).alias("last_counter"),
+    )
+    lane = F.concat("topic", F.lit(LANE)).alias("topic")
+    came = tables.comings.withColumn("host", F.col("at"))
+    return (
+        only(tables.puts.where(F.col("outcome") == "ok"), told, whose)
+        .select(*columns)
+        .unionByName(only(given.select(*whose, *own, counter), told, whose))
+        .unionByName(only(items, told, whose).select(*columns))
+        .unionByName(only(came.select("run_id", lane, "producer", *own, counter), told, whose))
     )
 
 

@@ -26,7 +26,7 @@ from analytics.tables.lives import EVER, FOREVER, may_have_had
 from analytics.tables.owed import came_of
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
-from analytics.tables.tables import Tables
+from analytics.tables.tables import NO_TOPIC, Tables, with_application
 
 OWNER = ("run_id", "client_id", "topic")
 HOME = (*OWNER, "at")
@@ -50,6 +50,7 @@ def subscription(tables: Tables) -> DataFrame:
     excessive = tables.gets.where("is_excessive").select(*_evidence("limit"))
     return (
         forgotten.unionByName(denied)
+        .unionByName(_denied_their_topic(tables))
         .unionByName(_denied_all(tables))
         .unionByName(_refused(tables))
         .unionByName(_kept(tables))
@@ -125,6 +126,23 @@ def _refused(tables: Tables) -> DataFrame:
     columns = gets.columns
     rows = behind.select(*columns).unionByName(still.select(*columns))
     return rows.unionByName(reached.select(*columns)).distinct().select(*_evidence("denied"))
+
+
+def _denied_their_topic(tables: Tables) -> DataFrame:
+    """Return the evidence of GETs that were told that there is no topic, though a life of another
+    client's stood in it, and none of their own.
+    """
+    own = (*KEY, "client_id", "topic", one_host(), "invoke_ns", "end_ns")
+    gets = few(tables.gets.where(F.col("refused_as") == NO_TOPIC).select(*own))
+    if is_never_any(gets):
+        return gets.select(*_evidence("denied"))
+    its = F.col("client_id").alias("its_client_id")
+    lives = tables.lives.select("run_id", "topic", "at", "begun_ns", "until_ns", its)
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    met = gets.join(F.broadcast(lives), ["run_id", "topic", "at"]).where(stood)
+    is_own = F.col("its_client_id") == F.col("client_id")
+    found = met.groupBy(*gets.columns).agg(F.count_if(is_own).alias("own"))
+    return found.where(F.col("own") == 0).select(*_evidence("denied"))
 
 
 def _denied_all(tables: Tables) -> DataFrame:
@@ -275,7 +293,36 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
     passed = few(ends.join(F.broadcast(at_time), ["run_id", "topic"]).where(below))
     skipped = _given_later(passed.select(*columns, "id"), tables).select(*columns).distinct()
     rows = wrong.unionByName(too_late).unionByName(too_early).unionByName(skipped)
+    rows = rows.unionByName(_below_what_is_gone(every, tables)).distinct()
     return rows.select(*_evidence("start"))
+
+
+def _below_what_is_gone(starts: DataFrame, tables: Tables) -> DataFrame:
+    """Return those that begin at the earliest below what was purged, or somebody had been told to
+    be gone for good, before they were sent. A gap may be of what expired, or was replaced.
+    """
+    names = ["run_id", "topic"]
+    asked = few(starts.where(F.col("start") == "earliest"))
+    if is_never_any(asked):
+        return asked
+    done = tables.asides.where(F.col("f") == "purged").select(
+        *names, one_host(), F.col("last_id").alias("gone"), F.col("t_ns").alias("gone_ns")
+    )
+    answers = only(tables.gets.where(F.col("gone_as").isin("purged", "gap")), asked, names)
+    keyed = tables.told.where((F.col("f") == "put") & (F.size("keyed") > 0)).select(*names)
+    unclear = keyed.unionByName(tables.expiring.select(*names)).distinct()
+    gaps = with_application(answers.where(F.col("gone_as") == "gap"), tables)
+    gaps = gaps.where(~F.col("is_application")).drop("is_application")
+    told = answers.where(F.col("gone_as") == "purged").unionByName(
+        gaps.join(F.broadcast(unclear), names, "leftanti")
+    )
+    told = told.select(
+        *names, one_host(), F.col("last").alias("gone"), F.col("end_ns").alias("gone_ns")
+    )
+    gone = settled(done.unionByName(told))
+    below = (F.col("start_id") < F.col("gone")) & (F.col("gone_ns") < F.col("invoke_ns"))
+    met = asked.join(F.broadcast(gone), [*names, "at"]).where(below)
+    return met.select(*starts.columns).distinct()
 
 
 def _were_there(older: DataFrame, tables: Tables) -> DataFrame:

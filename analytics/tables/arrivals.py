@@ -2,7 +2,7 @@
 about right and wrong here.
 
 arrivals   one row an id, `what` came under it, and a host (`at`) on which is known behind which
-           moment that was stored (`since_ns`)
+           moment that was stored (`since_ns`); by its delay behind which (`due_ns`)
 brought    one row an id, what came, and an answer that brought it
 """
 
@@ -36,7 +36,7 @@ def _letter() -> Column:
 def arrivals_of(
     lanes: DataFrame, comings: DataFrame, told: DataFrame, worked: DataFrame
 ) -> DataFrame:
-    """Return `arrivals`: ARRIVAL, at, since_ns, and `seen`, an answer that brought it."""
+    """Return `arrivals`: ARRIVAL, at, since_ns, due_ns, and `seen`, an answer that brought it."""
     delayed = _delayed_arrivals(lanes, comings)
     if is_never_any(worked) or is_never_any(told):
         return delayed
@@ -46,7 +46,9 @@ def arrivals_of(
 def _delayed_arrivals(lanes: DataFrame, comings: DataFrame) -> DataFrame:
     came = singles_of(comings).groupBy(*PUBLICATION, "id").agg(F.min("seen").alias("seen"))
     rows = came.join(first_tries_of(tries_of(lanes)), list(PUBLICATION))
-    found = rows.select(*PLACE, _delayed(), "at", F.col("sent_ns").alias("since_ns"), "seen")
+    found = rows.select(
+        *PLACE, _delayed(), "at", F.col("sent_ns").alias("since_ns"), "due_ns", "seen"
+    )
     return none_of(found) if is_never_any(comings) else found
 
 
@@ -59,7 +61,8 @@ def _letter_arrivals(told: DataFrame, worked: DataFrame) -> DataFrame:
         rows = letters.join(leased_since(letters.select(*ID).distinct(), worked), list(ID))
     named = rows.withColumn("what", _letter()).drop("topic", "id")
     return named.withColumnsRenamed({"stands_in": "topic", "stands_at": "id"}).select(
-        *ARRIVAL, "at", F.col("leased_ns").alias("since_ns"), "seen"
+        *(*ARRIVAL, "at", F.col("leased_ns").alias("since_ns")),
+        *(F.col("leased_ns").alias("due_ns"), "seen"),
     )
 
 

@@ -17,8 +17,10 @@ from analytics.common import intervals
 from analytics.common.schema import KEY, LANE, OPERATIONS, operation
 from analytics.common.table_store import none_of
 from analytics.tables.lives import EVER
-from analytics.tables.runs import one_host
+from analytics.tables.runs import first_of, has_taken, one_host
 
+SURELY_NS_A_MS: Final = 990_000  # clocks of two hosts may differ by a hundredth in how fast they go
+ROUNDING_NS: Final = 2_000_000  # the log's time is told in ms, at both ends of a delay
 WHOSE: Final = ("run_id", "topic", "producer")
 PUBLICATION: Final = (*WHOSE, "counter")
 
@@ -101,12 +103,21 @@ def tries_of(lanes: DataFrame) -> DataFrame:
 
 def first_tries_of(tries: DataFrame) -> DataFrame:
     """Return (PUBLICATION, at, sent_ns): where and when each was first tried, of the tries that may
-    have succeeded. Those that were tried on two hosts go.
+    have succeeded; and `due_ns`: behind which moment it came, as far as its delay is known. Those
+    that were tried on two hosts go.
     """
     known = tries.where(F.col("outcome") != "fail").groupBy(*PUBLICATION).agg(
-        F.min("at").alias("at"), F.max("at").alias("other_at"), F.min("invoke_ns").alias("sent_ns")
+        F.min("at").alias("at"),
+        F.max("at").alias("other_at"),
+        first_of(has_taken(), F.col("invoke_ns")).alias("sent_ns"),
+        F.min("least_ms").alias("least_ms"),
+        F.max("most_ms").alias("most_ms"),
     )  # fmt: skip
-    return known.where(F.col("at") == F.col("other_at")).drop("other_at")
+    is_known = (F.col("least_ms") == F.col("most_ms")) & (F.col("sent_ns") != EVER)
+    least = F.greatest(F.col("least_ms") * SURELY_NS_A_MS - ROUNDING_NS, F.lit(0))
+    due = F.col("sent_ns") + F.coalesce(F.when(is_known, least), F.lit(0))
+    here = known.where(F.col("at") == F.col("other_at"))
+    return here.select(*PUBLICATION, "at", "sent_ns", due.alias("due_ns"))
 
 
 def publications_of(tries: DataFrame, came: DataFrame) -> DataFrame:
@@ -125,7 +136,7 @@ def publications_of(tries: DataFrame, came: DataFrame) -> DataFrame:
         F.count_if(chance).alias("chances"),
         F.min(F.when(chance, F.col("at"))).alias("one_at"),
         F.max(F.when(chance, F.col("at"))).alias("other_at"),
-        F.min(F.when(chance, F.col("invoke_ns"))).alias("tried_ns"),
+        first_of(has_taken() & chance, F.when(chance, F.col("invoke_ns"))).alias("tried_ns"),
         F.min(F.when(chance, F.col("least_ms"))).alias("least_ms"),
         F.max(F.when(chance, F.col("most_ms"))).alias("most_ms"),
         F.min("place").alias("place"),
@@ -152,8 +163,9 @@ def publications_of(tries: DataFrame, came: DataFrame) -> DataFrame:
     named = both.join(taken, list(WHOSE), "left").withColumn(
         "is_stored", is_taken & (F.col("chances") > 0) & ~F.col("is_nowhere")
     )
-    by_place = _following(named, ("run_id", "topic", "ms"), "place")
-    by_counter = _following(named, (*WHOSE, "ms"), "counter")
+    ranged = _ranged(named)
+    by_place = _following(ranged, ("run_id", "topic"), "place")
+    by_counter = _following(ranged, WHOSE, "counter")
     return (
         named.join(by_place, list(PUBLICATION), "left")
         .join(by_counter, list(PUBLICATION), "left")
@@ -162,14 +174,56 @@ def publications_of(tries: DataFrame, came: DataFrame) -> DataFrame:
     )
 
 
-def _following(rows: DataFrame, keys: tuple[str, ...], place: str) -> DataFrame:
-    """Return (PUBLICATION, `by_<place>`): the lowest id of those with a higher place, of the same
-    keys. Its windows stay inside a bucket of places, or run over one row a bucket.
+def _ranged(rows: DataFrame) -> DataFrame:
+    """Return the rows whose delay is known, each in several `span`s of the delays of its topic.
+
+    Of those, in order, a span of level n has 2 ** n that follow each other. A row stands (`id`) in
+    the spans that hold its own delay, one a level, and it `asks` in its own and those few others
+    that together hold all longer ones. Where a topic has one delay, that is one span.
     """
-    known = rows.where(F.col("ms").isNotNull() & F.col(place).isNotNull())
-    ordered = known.select(
+    known = rows.where(F.col("ms").isNotNull())
+    of_topic = W.partitionBy("run_id", "topic")
+    delays = known.select("run_id", "topic", "ms").distinct()
+    ranks = delays.select(
+        *("run_id", "topic", "ms"),
+        (F.row_number().over(of_topic.orderBy("ms")) - 1).alias("rank"),
+        F.ceil(F.log2(F.count(F.lit(1)).over(of_topic))).cast("int").alias("levels"),
+    )
+
+    def at(level: Column) -> Column:
+        return F.call_function("shiftright", F.col("rank"), level)
+
+    def span(level: Column, number: Column, stands: bool, asks: bool) -> Column:
+        fields = {"level": level, "number": number, "stands": F.lit(stands), "asks": F.lit(asks)}
+        return F.struct(*(value.alias(name) for name, value in fields.items()))
+
+    own = F.array(span(F.lit(0), F.col("rank"), stands=True, asks=True))
+    levels = F.sequence(F.lit(0), F.col("levels"))
+    wider = F.filter(levels, lambda level: level > 0)
+    above = F.filter(levels, lambda level: (level < F.col("levels")) & (at(level) % 2 == 0))
+    spans = F.concat(
+        own,
+        F.transform(wider, lambda level: span(level, at(level), stands=True, asks=False)),
+        F.transform(above, lambda level: span(level, at(level) + 1, stands=False, asks=True)),
+    )
+    each = known.join(ranks, ["run_id", "topic", "ms"]).withColumn("one", F.explode(spans))
+    return each.withColumns(
+        {
+            "span": F.struct("one.level", "one.number"),
+            "asks": F.col("one.asks"),
+            "id": F.when(F.col("one.stands"), F.col("id")),
+        }
+    )
+
+
+def _following(ranged: DataFrame, whose: tuple[str, ...], place: str) -> DataFrame:
+    """Return (PUBLICATION, `by_<place>`): the lowest id of those with a higher place, and a delay
+    that is as long. Its windows stay inside a bucket of places, or run over one row a bucket.
+    """
+    keys = (*whose, "span")
+    ordered = ranged.where(F.col(place).isNotNull()).select(
         *dict.fromkeys((*PUBLICATION, *keys)),
-        "id",
+        *("id", "asks"),
         (-F.col(place)).alias("order"),
         (-intervals.bucket_of(F.col(place))).alias("bucket"),
     )
@@ -179,8 +233,10 @@ def _following(rows: DataFrame, keys: tuple[str, ...], place: str) -> DataFrame:
     beyond = lowest.select(*keys, "bucket", F.min("lowest").over(before).alias("beyond"))
     return (
         ordered.withColumn("inside", F.min("id").over(higher))
+        .where("asks")
         .join(beyond, [*keys, "bucket"], "left")
-        .select(*PUBLICATION, F.least("inside", "beyond").alias(f"by_{place}"))
+        .groupBy(*PUBLICATION)
+        .agg(F.min(F.least("inside", "beyond")).alias(f"by_{place}"))
     )
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import few, is_never_any, settled
-from analytics.tables.groups import GROUP, NO_GROUP, NS_OF_MS, steady_of
+from analytics.tables.groups import GROUP, NO_GROUP, NO_TOPIC, NS_OF_MS, steady_of
 from analytics.tables.lives import EVER
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
@@ -80,6 +80,8 @@ def of_groups(tables: Tables) -> DataFrame:
     ours = _of_ours(takes, tables)
     is_denied = (F.col("outcome") == "fail") & F.col("error").isin(*NO_GROUP)
     denied = standing(ours.where(is_denied).drop("leases"), controls, GROUP)
+    lost = few(ours.where((F.col("outcome") == "fail") & (F.col("error") == NO_TOPIC)))
+    lost = _in_lives(lost.join(denied.select(*KEY), list(KEY), "leftanti"), tables)
     forgotten = standing(_of_ours(news, tables), controls, GROUP)
     gone = _gone(ours.where(F.col("outcome") == "ok"), controls)
     found = (F.col("f") == "group") & (F.col("outcome") == "ok") & F.col("resumed")
@@ -93,8 +95,18 @@ def of_groups(tables: Tables) -> DataFrame:
         .unionByName(gone.select(*_row("unsubscribed")))
         .unionByName(kept.select(*_row("kept")))
         .unionByName(denied.select(*_row("denied", "made")))
+        .unionByName(lost.select(*_row("denied", "made")))
         .unionByName(forgotten.select(*_row("forgotten", "made")))
     )  # fmt: skip
+
+
+def _in_lives(takes: DataFrame, tables: Tables) -> DataFrame:
+    """Return the TAKEs during which a subscriber's life stood in their topic, with its `made`."""
+    own = (*ROW, "at", "invoke_ns", "end_ns")
+    lives = tables.lives.select("run_id", "topic", "at", "begun_ns", "until_ns", "made_by")
+    stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    met = takes.select(*own).join(F.broadcast(lives), ["run_id", "topic", "at"]).where(stood)
+    return met.groupBy(*own).agg(F.min("made_by").alias("made"))
 
 
 def _of_ours(rows: DataFrame, tables: Tables) -> DataFrame:

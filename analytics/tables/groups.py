@@ -20,7 +20,8 @@ from analytics.tables.runs import one_host
 GROUP: Final = ("run_id", "topic", "group")
 ID: Final = (*GROUP, "id")
 LEASE: Final = (*ID, "token")
-NO_GROUP: Final = ("not_subscribed", "unknown_topic")
+NO_TOPIC: Final = "unknown_topic"
+NO_GROUP: Final = ("not_subscribed", NO_TOPIC)
 OF_INVOKE: Final = (
     *("group", "number", "max_count", "max_attempts", "lease_ms", "acks", "naks", "extends"),
     *("start", "ordered_by_key", "dead_letter"),

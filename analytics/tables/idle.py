@@ -14,8 +14,10 @@ from analytics.tables.groups import (
     accepted_of,
     every_take_of,
     groups_of,
+    is_accepted,
     leases_of,
     may_hide,
+    settlements_of,
 )
 from analytics.tables.lives import EVER
 from analytics.tables.runs import one_host
@@ -28,7 +30,7 @@ def idle_of(tables: Tables, known: DataFrame) -> DataFrame:
     """Return TAKEs with `mark`: the highest id that was known before, if nobody was given it, and
     none that anybody was given before was open.
 
-    `known`: as `known_of` of following.py.
+    `known`: as `known_of` of following.py, and up to where a topic was known to have come.
     """
     worked = tables.worked.where(F.col("group").isNotNull())
     takes = settled(every_take_of(worked.select("*", may_hide())))
@@ -37,10 +39,14 @@ def idle_of(tables: Tables, known: DataFrame) -> DataFrame:
     if is_never_any(behind):
         return behind
     leases = settled(leases_of(takes))
-    given = leases.select(*GROUP, "id", F.col("at").alias("its_at"), _sent().alias("its_ns"))
-    same = [behind[name] == given[name] for name in GROUP]
-    is_it = (F.col("mark.value") == F.col("id")) & _may_be_before()
-    rest = settled(behind.join(given, [*same, is_it], "leftanti"))
+    said = settled(settlements_of(takes))
+    is_back = (F.col("word") == "naks") & (F.col("ms") == 0) & is_accepted()
+    backs = settled(
+        said.where(is_back).select(
+            *(*ID, "token"), F.col("at").alias("back_at"), F.col("end_ns").alias("back_ns")
+        )
+    )
+    rest = settled(behind.join(_held(behind, leases, said, backs), list(KEY), "leftanti"))
     hiding = takes.where("may_hide").select(
         F.col("run_id").alias("its_run_id"),
         F.col("process").alias("its_process"),
@@ -51,21 +57,43 @@ def idle_of(tables: Tables, known: DataFrame) -> DataFrame:
     is_other = (F.col("process") != F.col("its_process")) | (F.col("op_id") != F.col("its_op_id"))
     of_run = F.col("run_id") == F.col("its_run_id")
     clear = rest.join(hiding, [of_run, is_other, _may_be_before()], "leftanti")
-    return settled(clear.join(_with_open(rest, leases, takes), list(KEY), "leftanti"))
+    return settled(clear.join(_with_open(rest, leases, takes, backs), list(KEY), "leftanti"))
 
 
-def _with_open(asks: DataFrame, leases: DataFrame, takes: DataFrame) -> DataFrame:
-    """Return the asks before which something was given that was not settled when they were sent."""
+def _held(asks: DataFrame, leases: DataFrame, said: DataFrame, backs: DataFrame) -> DataFrame:
+    """Return the asks whose mark may be leased to somebody: but if it was given back at once each
+    time, before they were sent, and nobody said anything else of it.
+    """
+    own = asks.withColumn("id", F.col("mark.value"))
+    given = leases.select(*ID, "token", F.col("at").alias("its_at"), _sent().alias("its_ns"))
+    columns = (*KEY, *ID[1:], "token", "t_ns", "at")
+    met = settled(own.join(given, list(ID)).where(_may_be_before()).select(*columns))
+    is_back = (F.col("back_at") == F.col("at")) & (F.col("back_ns") < F.col("t_ns"))
+    freed = met.join(backs, [*ID, "token"]).where(is_back).select(*columns).distinct()
+    held = met.join(freed, list(columns), "leftanti").select(*KEY)
+    others = said.where((F.col("word") != "naks") | (F.col("ms") > 0)).select(
+        *ID, F.col("at").alias("its_at"), _sent().alias("its_ns")
+    )
+    leased = own.join(met.select(*KEY).distinct(), list(KEY), "leftsemi")
+    spoken = leased.join(others, list(ID)).where(_may_be_before()).select(*KEY)
+    return held.unionByName(spoken).distinct()
+
+
+def _with_open(asks: DataFrame, leases: DataFrame, takes: DataFrame, backs: DataFrame) -> DataFrame:
+    """Return the asks before which something was given that was not settled, nor given back at
+    once, when they were sent.
+    """
     whole = asks.select(
         "run_id", *(F.col(name).alias(f"ask_{name}") for name in (*KEY[1:], "at", "t_ns", "end_ns"))
     )
     sent = leases.select(
-        *ID, F.col("at").alias("its_at"), _sent().alias("its_ns"), F.col("seen").alias("given_by")
+        *(*ID, "token"),
+        *(F.col("at").alias("its_at"), _sent().alias("its_ns"), F.col("seen").alias("given_by")),
     )
     is_own = F.col("given_by") == operation("ask_process", "ask_op_id")
     before = (F.col("its_at") != F.col("ask_at")) | (F.col("its_ns") < F.col("ask_end_ns"))
     pairs = whole.join(sent, "run_id").where(before & ~is_own)
-    pairs = settled(pairs.select(*whole.columns, *ID[1:]).distinct())
+    pairs = settled(pairs.select(*whole.columns, *ID[1:], "token").distinct())
     acks = accepted_of(takes).select(
         *ID, F.col("at").alias("ack_at"), F.col("end_ns").alias("ack_ns"), F.col("seen").alias("by")
     )
@@ -73,7 +101,9 @@ def _with_open(asks: DataFrame, leases: DataFrame, takes: DataFrame) -> DataFram
         (F.col("ack_at") == F.col("ask_at")) & (F.col("ack_ns") < F.col("ask_t_ns"))
     )
     done = pairs.join(acks, list(ID)).where(is_settled).select(*pairs.columns).distinct()
-    left = pairs.join(done, pairs.columns, "leftanti")
+    is_back = (F.col("back_at") == F.col("ask_at")) & (F.col("back_ns") < F.col("ask_t_ns"))
+    freed = pairs.join(backs, [*ID, "token"]).where(is_back).select(*pairs.columns)
+    left = pairs.join(done.unionByName(freed).distinct(), pairs.columns, "leftanti")
     return left.select(
         "run_id", F.col("ask_process").alias("process"), F.col("ask_op_id").alias("op_id")
     ).distinct()

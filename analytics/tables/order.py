@@ -11,7 +11,13 @@ from pyspark.sql.window import Window as W
 from analytics.common import intervals
 from analytics.common.schema import KEY, OPERATIONS, operation
 from analytics.common.table_store import few, is_never_any, settled
-from analytics.tables.runs import PLACE, acknowledged_runs, one_host
+from analytics.tables.runs import (
+    PLACE,
+    acknowledged_runs,
+    first_of,
+    has_taken,
+    one_host,
+)
 from analytics.tables.suspects import PRODUCER, TIMELINE, Doubts, only
 
 TERM = ("run_id", "at", "term")
@@ -23,7 +29,8 @@ def with_first_try(rows: DataFrame, tried: DataFrame) -> DataFrame:
 
     `rows` has run_id, topic, producer, counter; `tried` has the PUTs of their buckets of counters,
     as `counters_of_puts`. Rows whose tries were not all on one host, or that have none which may
-    have succeeded, go. A try whose invoke is gone may have been the first.
+    have succeeded, go. A try whose invoke is gone may have been the first. What was answered to be
+    no duplicate was taken by that try.
     """
     if is_never_any(rows):
         return rows.select(
@@ -35,6 +42,7 @@ def with_first_try(rows: DataFrame, tried: DataFrame) -> DataFrame:
         *(*PRODUCER, "bucket", "first", "last"),
         one_host(),
         F.coalesce("invoke_ns", F.lit(-1)).alias("tried_ns"),
+        has_taken().alias("has_taken"),
     )
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("counter")))
     own = [*PRODUCER, "bucket"]
@@ -43,7 +51,7 @@ def with_first_try(rows: DataFrame, tried: DataFrame) -> DataFrame:
         intervals.exploded(only(tries, keyed, own), "counter")
         .groupBy(*counter)
         .agg(
-            F.min("tried_ns").alias("tried_ns"),
+            first_of(F.col("has_taken"), F.col("tried_ns")).alias("tried_ns"),
             F.min("at").alias("at"),
             F.max("at").alias("other_at"),
         )

@@ -42,6 +42,20 @@ def counters_of_places(places: DataFrame, *others: str) -> DataFrame:
     )
 
 
+def has_taken() -> Column:
+    """Return, of a PUT's columns, whether it was this one that the broker took: it was answered to
+    be no duplicate.
+    """
+    return (F.col("outcome") == "ok") & ~F.col("duplicate")
+
+
+def first_of(taken: Column, sent: Column) -> Column:
+    """Return the aggregate of when a publication was first tried, of all its tries: by what was
+    taken, else by any.
+    """
+    return F.coalesce(F.min(F.when(taken, sent)), F.min(sent))
+
+
 def one_host() -> Column:
     """Return the row's host as `at`, for keys of what compares clocks: unknown is one host too."""
     return F.coalesce("host", F.lit("")).alias("at")

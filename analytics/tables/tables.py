@@ -119,8 +119,10 @@ OF_RUNS: Final = ("is_single", "producer", "shift", "pieces")
 COUNTER_GAP: Final = "counter_gap"  # of a PUT: the broker lacks a counter before it
 FORGOTTEN: Final = "forgotten"
 NO_ROOM: Final = "too_many"  # of a GET of any topic: a pattern has missed one
-REFUSALS: Final = ("already_acknowledged", "moved", "bad_request")  # of a GET, by its cursor
-DENIALS: Final = ("not_subscribed", "unknown_topic")  # of a GET, by who may have lost its name
+NO_TOPIC: Final = "unknown_topic"
+# Of a GET: by its cursor, or as nobody subscribes to its topic.
+REFUSALS: Final = ("already_acknowledged", "moved", "bad_request", NO_TOPIC)
+DENIALS: Final = ("not_subscribed", NO_TOPIC)  # of a GET, by who may have lost its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -722,7 +724,7 @@ def _tried(
     journaled: DataFrame,
     unsaid: DataFrame,
 ) -> DataFrame:
-    columns = ("bucket", "first", "last", "outcome", "first_id", "host", "invoke_ns")
+    columns = ("bucket", "first", "last", "outcome", "first_id", "duplicate", "host", "invoke_ns")
     own = counters_of_puts(puts).select(*KEY, *PRODUCER[1:], *columns)
     where = (*PRODUCER, "bucket")
     named = (
@@ -886,3 +888,17 @@ def _nameless_pieces() -> Column:
     )
     is_run = F.col("tells_of_purge") | (F.length("digests") > 0)
     return F.when(is_run, F.array(piece)).otherwise(F.array())
+
+
+def successes_of(tables: Tables) -> DataFrame:
+    """Return every operation that succeeded and says its epoch."""
+    puts = tables.puts.withColumn("f", F.lit("put")).withColumnRenamed("producer", "client_id")
+    gets = tables.gets.withColumn("f", F.lit("get"))
+    columns = (*KEY, "client_id", "session", "topic", "f", "epoch", "invoke_ns", "end_ns")
+    parts = [
+        table.where((F.col("outcome") == "ok") & F.col("epoch").isNotNull()).select(
+            *columns, one_host()
+        )
+        for table in (puts, gets, tables.controls, tables.worked)
+    ]
+    return reduce(DataFrame.unionByName, parts)

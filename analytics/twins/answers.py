@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from analytics.twins.compaction import Keys, named, unread
+from analytics.twins.gone import begins_in_the_gone, gone_before, is_for_good, told_before
 from analytics.twins.group_standing import of_groups
 from analytics.twins.patterns import has, is_pattern, missed
 from analytics.twins.record import (
@@ -335,7 +336,7 @@ def subscription(run: Run) -> Iterable[Evidence]:
     for get in run.of("get"):
         if get.outcome == "fail" and get.error in DENIALS and get.topic:
             lives = run.standing.of(get.client, get.topic).lives
-            if any(life.covers(get) for life in lives):
+            if any(life.covers(get) for life in lives) or _has_its_topic(run, get):
                 yield _contradicted(run, get, get.topic, "denied")
     yield from denied_all(run)
     yield from _refused(run)
@@ -346,6 +347,12 @@ def subscription(run: Run) -> Iterable[Evidence]:
         count = get.brought_count
         if get.max_count is not None and count > get.max_count:
             yield _contradicted(run, get, get.named, f"limit {get.max_count}, {count} came")
+
+
+def _has_its_topic(run: Run, get: RecordedOperation) -> bool:
+    """Whether a GET was told that there is no topic, though somebody's life in it stood."""
+    lives = run.standing.lives_of_topic.get(get.topic, ())
+    return get.error == "unknown_topic" and any(life.covers(get) for life in lives)
 
 
 def _refused(run: Run) -> Iterator[Evidence]:
@@ -409,6 +416,7 @@ def _begun_elsewhere(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:
         else:
             known = run.knowledge
             is_wrong = known.begins_late(sub, start) or known.begins_early(sub, start)
+            is_wrong = is_wrong or begins_in_the_gone(run, sub, start)
         if is_wrong:
             yield _contradicted(run, sub, sub.topic, f"start {start}, behind {sub.last_id}")
 
@@ -477,7 +485,7 @@ def _given_though_gone(
     run: Run, own: RecordedOperation, client: str, lowest: int
 ) -> Iterator[Evidence]:
     """Yield a row if what a GET or a TAKE brought was purged, or somebody had been told so."""
-    for word, gone in (("kept", _gone_before(run, own)), ("alive", _told_before(run, own))):
+    for word, gone in (("kept", gone_before(run, own)), ("alive", told_before(run, own))):
         if lowest <= gone:
             fields = {"topic": own.named or own.topic, "client_id": client}
             yield run.row(own, **fields, id=lowest, other_id=gone, detail=word)
@@ -579,40 +587,6 @@ def _names(purge: PurgeRow, get: RecordedOperation) -> bool:
     return is_before and purge.topic == get.named and purge.last_id >= max(get.ids())
 
 
-def _gone_before(run: Run, get: RecordedOperation) -> int:
-    """Return up to which id a topic had been purged when a GET or a TAKE was sent."""
-    return max(
-        (
-            one.last_id
-            for one in run.purges
-            if one.is_done and one.topic == (get.named or get.topic)
-            if one.host == get.host and one.time < get.invoke
-        ),
-        default=0,
-    )
-
-
-def _told_before(run: Run, own: RecordedOperation) -> int:
-    """Return up to which id somebody had been told that all is gone when an operation was sent."""
-    return max(
-        (
-            max(get.ids())
-            for get in run.told_of_purges
-            if get.named == (own.named or own.topic) and _is_for_good(run, get)
-            if get.host == own.host and get.end < own.invoke
-        ),
-        default=0,
-    )
-
-
-def _is_for_good(run: Run, get: RecordedOperation) -> bool:
-    """Whether what is below what an answer says is gone, is gone as well: not of what has expired
-    or was replaced, which who does not know these words is told with that for what was dropped.
-    """
-    is_gap = get.error == "gap" and not run.is_application and get.named not in run.expiring
-    return get.error == "purged" or (is_gap and get.key not in run.replacements)
-
-
 def _given_again(
     run: Run, own: RecordedOperation, client: str, ids: Iterable[int], asked: Time
 ) -> Iterator[Evidence]:
@@ -623,7 +597,7 @@ def _given_again(
     told = [
         (min(get.ids()), max(get.ids()))
         for get in run.told_of_purges
-        if get.named == topic and not _is_for_good(run, get)
+        if get.named == topic and not is_for_good(run, get)
         if get.host == own.host and get.end < asked
     ]
     gone = ((id_, last) for id_ in ids for first, last in told if first <= id_ <= last)

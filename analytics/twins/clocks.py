@@ -16,14 +16,14 @@ from analytics.twins.delays import Delays
 from analytics.twins.groups import idle_of, standing_letters
 from analytics.twins.knowledge import Marks
 from analytics.twins.patterns import denied_of_any
-from analytics.twins.record import NEVER, Evidence, RecordedOperation, Time
+from analytics.twins.record import LANE, NEVER, Evidence, RecordedOperation, Time
 from analytics.twins.run import Run
 from analytics.twins.standing import RecordedSubscription
 
 
 def realtime_order(run: Run) -> Iterable[Evidence]:
-    """Find publications below what their topic had reached before they were first tried, or with a
-    time below what was known by then.
+    """Find publications below what their topic had reached before they were first tried, or were
+    due, or with a time below what was known by then.
     """
     yield from _behind_the_clock(run)
     for (topic, id_), publications in run.knowledge.at.items():
@@ -45,15 +45,14 @@ def realtime_order(run: Run) -> Iterable[Evidence]:
 def _arrived_late(run: Run) -> Iterable[Evidence]:
     """Find the same of what came with a delay, and of dead letters."""
     for own in Delays(run).all.values():
-        first = own.first_try
         for id_, answers in own.came.items():
-            if first is None:
-                break
-            reached = run.knowledge.reached_before(own.topic, first.host, first.time)
-            if reached is not None and reached.id >= id_:
-                fields = {"topic": own.topic, "producer": own.producer, "counter": own.counter}
-                ids = {"id": id_, "other_id": reached.id}
-                yield run.row(reached.operation, answers[0], **fields, **ids)
+            for moment, detail in ((own.first_try, None), (own.due, "due")):
+                reached = moment and run.knowledge.reached_before(own.topic, *moment)
+                if reached and reached.id >= id_:
+                    fields = {"topic": own.topic, "producer": own.producer, "counter": own.counter}
+                    ids = {"id": id_, "other_id": reached.id}
+                    yield run.row(reached.operation, answers[0], **fields, **ids, detail=detail)
+                    break
     for letter in standing_letters(run):
         for host, time in letter.since.items():
             reached = run.knowledge.reached_before(letter.topic, host, time)
@@ -130,20 +129,43 @@ def stale_read(run: Run) -> Iterable[Evidence]:
 
 
 def _counters_denied(run: Run) -> Iterator[Evidence]:
-    """Yield the PUTs that were told of a gap before them, though what is there was acknowledged."""
+    """Yield the PUTs that were told of a gap before them, though what is there was acknowledged, or
+    given to anybody; or though nobody had tried anything that leaves one.
+    """
+    denied = [put for put in run.of("put") if put.outcome == "fail" and put.error == "counter_gap"]
+    denied = [put for put in denied if put.counter is not None]
+    if not denied:
+        return
     taken: dict[tuple[str, str, str | None], Marks] = defaultdict(Marks)
     for put in run.of("put"):
         if put.is_ok and put.counter is not None:
             taken[put.client, put.topic, put.host].add(put.counters[-1], put)
+    for answer in (*run.answers, *run.of("take")):
+        topic = answer.named or answer.topic
+        for each, whose in ((answer.given, topic), (answer.delayed, topic + LANE)):
+            for _, producer, counter in each if answer.is_ok else ():
+                if producer is not None and counter is not None:
+                    taken[producer, whose, answer.host].add(counter, answer)
     for marks in taken.values():
         marks.seal()
-    for put in run.of("put"):
-        if put.outcome == "fail" and put.error == "counter_gap" and put.counter is not None:
-            known = taken[put.client, put.topic, put.host].before(put.invoke)
-            if known is not None and known.id >= put.counter - 1:
-                fields = {"topic": put.topic, "client_id": put.client, "detail": "counter"}
-                ids = {"id": known.id, "other_id": put.counter}
-                yield run.row(known.operation, put, **fields, **ids)
+    for put in denied:
+        first = put.counters[0]
+        known = taken[put.client, put.topic, put.host].before(put.invoke)
+        fields = {"topic": put.topic, "client_id": put.client, "detail": "counter"}
+        if known is not None and known.id >= first - 1:
+            yield run.row(known.operation, put, **fields, id=known.id, other_id=first)
+        elif not any(_may_leave_gap(other, put, first) for other in run.of("put")):
+            yield run.row(put, **fields, other_id=first)
+
+
+def _may_leave_gap(other: RecordedOperation, put: RecordedOperation, first: int) -> bool:
+    """Whether another PUT may have been taken before one, and left a gap below its first counter:
+    a client's first PUT to a topic may have any.
+    """
+    is_of_both = (other.client, other.topic) == (put.client, put.topic)
+    is_lower = other.counter is not None and other.counter < first - 1
+    may_be_before = other.host != put.host or other.invoke < put.end
+    return is_of_both and is_lower and other.may_have_happened and may_be_before
 
 
 def _told_nothing(

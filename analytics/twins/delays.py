@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from analytics.twins.group_standing import controls_of, standing_during
-from analytics.twins.knowledge import Moment
+from analytics.twins.knowledge import Moment, first_of
 from analytics.twins.record import LANE, NEVER, Evidence, RecordedOperation, Time
 from analytics.twins.run import Run
 from analytics.twins.standing import SubscribedSpan
@@ -42,9 +42,13 @@ class DelayedPublication:
     @property
     def first_try(self) -> Moment | None:
         """When it was first tried, of those; None: by none, or on two hosts."""
-        if len({put.host for put in self.chances}) != 1:
-            return None
-        return Moment(self.chances[0].host, min(put.invoke for put in self.chances))
+        return first_of(self.chances)
+
+    @property
+    def due(self) -> Moment | None:
+        """Behind which moment it came: its delay was over, as far as that is known."""
+        first, least = self.first_try, (self.ms or 0) * SURELY_NS_A_MS - ROUNDING_NS
+        return first and Moment(first.host, first.time + max(0, least))
 
     @property
     def ms(self) -> int | None:
@@ -125,32 +129,30 @@ class Delays:
         if own.ms is None:
             return None
         ids = [
-            self._lowest(self._of_places, (own.topic, own.ms), own.place),
-            self._lowest(self._of_counters, (own.topic, own.ms, own.producer), own.counter),
+            self._lowest(self._of_places, (own.topic,), own.ms, own.place),
+            self._lowest(self._of_counters, (own.topic, own.producer), own.ms, own.counter),
         ]
         return min((id_ for id_ in ids if id_ is not None), default=None)
 
-    def _lowest(self, lanes: Lanes, key: tuple[object, ...], place: int | None) -> int | None:
-        if place is None or key not in lanes:
-            return None
-        places, lowest = lanes[key]
-        following = bisect_right(places, place)
-        return lowest[following] if following < len(places) else None
+    def _lowest(
+        self, lanes: Lanes, key: tuple[str, ...], least_ms: int, place: int | None
+    ) -> int | None:
+        """Return the lowest id of what has a higher place, and a delay that is as long."""
+        found = None
+        for ms, (places, lowest) in lanes.get(key, {}).items() if place is not None else ():
+            following = bisect_right(places, place or 0)
+            if ms >= least_ms and following < len(places):
+                found = min(lowest[following], lowest[following] if found is None else found)
+        return found
 
     @cached_property
     def _of_places(self) -> Lanes:
-        return _lanes(
-            ((own.topic, own.ms), own.place, own.id)
-            for own in self.all.values()
-            if own.ms is not None
-        )
+        return _lanes(((own.topic,), own.ms, own.place, own.id) for own in self.all.values())
 
     @cached_property
     def _of_counters(self) -> Lanes:
         return _lanes(
-            ((own.topic, own.ms, own.producer), own.counter, own.id)
-            for own in self.all.values()
-            if own.ms is not None
+            ((own.topic, own.producer), own.ms, own.counter, own.id) for own in self.all.values()
         )
 
     def known_before(self, topic: str, id_: int, host: str | None, time: Time) -> bool:
@@ -159,22 +161,24 @@ class Delays:
         return any(answer.host == host and answer.end < time for answer in answers)
 
 
-# Places in order, and of each the lowest id under which anything came from there on.
-Lanes = dict[tuple[object, ...], tuple[list[int], list[int]]]
+# Of each delay: places in order, and of each the lowest id under which anything came from there on.
+Lanes = dict[tuple[str, ...], dict[int, tuple[list[int], list[int]]]]
 
 
-def _lanes(rows: Iterable[tuple[tuple[object, ...], int | None, int | None]]) -> Lanes:
-    found: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
-    for key, place, id_ in rows:
-        if place is not None and id_ is not None:
-            found[key].append((place, id_))
-    lanes: Lanes = {}
-    for key, pairs in found.items():
+def _lanes(
+    rows: Iterable[tuple[tuple[str, ...], int | None, int | None, int | None]],
+) -> Lanes:
+    found: dict[tuple[tuple[str, ...], int], list[tuple[int, int]]] = defaultdict(list)
+    for key, ms, place, id_ in rows:
+        if ms is not None and place is not None and id_ is not None:
+            found[key, ms].append((place, id_))
+    lanes: Lanes = defaultdict(dict)
+    for (key, ms), pairs in found.items():
         pairs.sort()
         lowest: list[int] = []
         for _, id_ in reversed(pairs):
             lowest.append(min(id_, lowest[-1]) if lowest else id_)
-        lanes[key] = [place for place, _ in pairs], lowest[::-1]
+        lanes[key][ms] = [place for place, _ in pairs], lowest[::-1]
     return lanes
 
 

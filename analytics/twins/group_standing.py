@@ -10,10 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from analytics.twins.gone import begins_in_the_gone
 from analytics.twins.record import Evidence, RecordedOperation
 from analytics.twins.run import Run
 
-NO_GROUP = ("not_subscribed", "unknown_topic")
+NO_TOPIC = "unknown_topic"
+NO_GROUP = ("not_subscribed", NO_TOPIC)
 
 
 class GroupControls:
@@ -110,6 +112,7 @@ def of_groups(run: Run) -> Iterator[Evidence]:
             start = own.start or ""
             is_behind = start.isdecimal() and own.last_id != int(start) - 1
             is_behind = is_behind or run.knowledge.begins_late(own, start)
+            is_behind = is_behind or begins_in_the_gone(run, own, start)
             if is_behind or run.knowledge.begins_early(own, start):
                 yield _row(own, run, f"start {start}, behind {own.last_id}")
     if not run.is_application:
@@ -126,6 +129,10 @@ def _of_ours(run: Run, groups: Groups) -> Iterator[Evidence]:
         is_denied = take.outcome == "fail" and take.error in NO_GROUP
         if is_denied and (made := controls.standing(take)) is not None:
             yield _row(take, run, "denied", made)
+        elif is_denied and take.error == NO_TOPIC:
+            lives = run.standing.lives_of_topic.get(take.topic, ())
+            if (life := next((each for each in lives if each.covers(take)), None)) is not None:
+                yield _row(take, run, "denied", life.proof)
     for controls in groups.values():
         for own in controls.news():
             if (made := controls.standing(own)) is not None:

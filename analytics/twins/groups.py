@@ -453,9 +453,11 @@ def group_lease(run: Run) -> Iterable[Evidence]:
     letters: dict[tuple[str, str, int], list[RecordedOperation]] = defaultdict(list)
     for letter, answer in _letters(run):
         letters[letter.topic, letter.group, letter.from_id].append(answer)
+    last = _last_successes(run)
     for group in groups_of(run):
         yield from _foreign(run, group)
-        yield from _over(run, group)
+        yield from _over(run, group, letters)
+        yield from _unsaid(run, group)
         yield from _too_soon(run, group)
         if group.stood and not run.is_application:
             yield from _refused(run, group)
@@ -463,11 +465,11 @@ def group_lease(run: Run) -> Iterable[Evidence]:
         for id_, leases in group.leases.items():
             for one in leases:
                 for other in leases:
-                    if other.token > one.token and _held(group, id_, one, other.take):
+                    if other.token > one.token and _held(group, last, id_, one, other.take):
                         yield _row(run, group, id_, "shared", one.take, other.take)
                 for answer in letters.get((group.topic, group.name, id_), ()):
                     is_behind = answer.end > one.take.invoke  # else it is leased though dead
-                    if is_behind and _held(group, id_, one, answer):
+                    if is_behind and _held(group, last, id_, one, answer):
                         yield _row(run, group, id_, "shared", one.take, answer)
             attempts = {lease.attempt for lease in leases}
             if max(attempts) - len(attempts) > hidden and not run.is_application:
@@ -482,14 +484,43 @@ def _foreign(run: Run, group: GroupHistory) -> Iterator[Evidence]:
             whose = (said.token, said.take.client, said.take.epoch)
             if not any(
                 (lease.token, lease.take.client, lease.take.epoch) == whose
+                and not _was_ended_between(group, lease.take, said.take)
                 for lease in group.leases.get(id_, ())
             ):
                 yield _row(run, group, id_, "foreign", said.take)
 
 
-def _over(run: Run, group: GroupHistory) -> Iterator[Evidence]:
-    """Yield what was accepted of a lease that an ack or a nak had ended, and naks and extends of
-    one behind which somebody had another one.
+def _was_ended_between(
+    group: GroupHistory, given: RecordedOperation, take: RecordedOperation
+) -> bool:
+    """Whether a group was surely ended after a TAKE was answered, and before another one's step was
+    first sent.
+    """
+    begun = group.begun[_step(take)]
+    return any(
+        one.f == "ungroup" and one.is_ok and one.host == given.host == take.host
+        for one in group.controls
+        if given.end < one.invoke and one.end < begun
+    )
+
+
+def _unsaid(run: Run, group: GroupHistory) -> Iterator[Evidence]:
+    """Yield what a TAKE was told to have settled in vain, and none of its step had named."""
+    named: dict[Step, set[int]] = defaultdict(set)
+    for id_, words in group.said.items():
+        for said in words:
+            named[_step(said.take)].add(id_)
+    for take in group.takes:
+        for id_ in _lost(take) - named[_step(take)] if take.is_ok else ():
+            yield _row(run, group, id_, "unsaid", take)
+
+
+def _over(
+    run: Run, group: GroupHistory, letters: dict[tuple[str, str, int], list[RecordedOperation]]
+) -> Iterator[Evidence]:
+    """Yield what was accepted of a lease that an ack or a nak had ended, or that was refused
+    before; and naks and extends of one behind which somebody had another one, or of what was dead
+    or settled.
     """
     for id_, words in group.said.items():
         done = [each for each in words if _is_accepted(id_, each)]
@@ -500,9 +531,17 @@ def _over(run: Run, group: GroupHistory) -> Iterator[Evidence]:
                 if each.word != "extend" and each.token == said.token
                 if not each.word == said.word == "ack"
             ]
+            ends += [
+                each.take
+                for each in words
+                if each.token == said.token and each.take.client == said.take.client
+                if each.take.is_ok and each not in done
+            ]
             if said.word != "ack":
                 leases = group.leases.get(id_, ())
                 ends += [lease.take for lease in leases if lease.token > said.token]
+                ends += letters.get((group.topic, group.name, id_), ())
+                ends += group.told_of(id_) if group.stood else ()
             begun = group.begun[_step(said.take)]
             for end in ends:
                 if end.host == said.take.host and end.end < begun:
@@ -513,7 +552,26 @@ def _is_accepted(id_: int, said: Settlement) -> bool:
     return said.take.is_ok and id_ not in _lost(said.take)
 
 
-def _held(group: GroupHistory, id_: int, lease: GivenLease, other: RecordedOperation) -> bool:
+Process = tuple[str, int, str | None]  # a client, its epoch, a host
+
+
+def _last_successes(run: Run) -> dict[Process, Time]:
+    """Return when the last operation was sent that had success, by client, epoch and host."""
+    last: dict[Process, Time] = {}
+    for one in run.operations:
+        if one.is_ok and one.epoch is not None:
+            whose = (one.client, one.epoch, one.host)
+            last[whose] = max(one.invoke, last.get(whose, BEFORE_ALL))
+    return last
+
+
+def _held(
+    group: GroupHistory,
+    last: dict[Process, Time],
+    id_: int,
+    lease: GivenLease,
+    other: RecordedOperation,
+) -> bool:
     """Whether a lease surely still held when another TAKE, with a later one, had ended; or an
     answer with its dead letter.
     """
@@ -530,12 +588,9 @@ def _held(group: GroupHistory, id_: int, lease: GivenLease, other: RecordedOpera
         ends.append(take.invoke + take.of_group.left_ms * NS_OF_MS)
     if any(each.word == "nak" for each in said) or not other.end < min(ends):
         return False
-    return take.epoch is not None and any(
-        each.is_ok
-        and (each.client, each.epoch, each.host) == (take.client, take.epoch, take.host)
-        and each.invoke > other.end
-        for each in group.takes
-    )
+    if take.epoch is None:
+        return False
+    return last.get((take.client, take.epoch, take.host), BEFORE_ALL) > other.end
 
 
 def _lost(take: RecordedOperation) -> set[int]:
@@ -875,12 +930,15 @@ def _idle(
     if not (take.is_ok and take.max_count and is_once) or take.of_group.leases:
         return
     told = [one for one in group.made if one.host == take.host and one.end < take.invoke]
-    known = run.knowledge.known_before(group.topic, take.host, take.invoke)
+    known = run.knowledge.there_before(group.topic, take.host, take.invoke)
     if not told or known is None or any(one.host != take.host for one in group.made):
         return
     behind = max(one.last_id or 0 for one in group.made if one.invoke < take.end)
-    leased = {lease.take for lease in group.leases.get(known.id, ())}
-    if known.id <= behind or any(_may_be_before(one, take) for one in leased):
+    before = [one for one in group.leases.get(known.id, ()) if _may_be_before(one.take, take)]
+    said = [one for one in group.said.get(known.id, ()) if _may_be_before(one.take, take)]
+    is_back = all(_is_back(group, known.id, one.token, take) for one in before)
+    is_held = before and not (is_back and all(one.word == "nak" and one.ms == 0 for one in said))
+    if known.id <= behind or is_held:
         return
     if all(_is_all_settled(each, take) for each in every):
         fields = {"topic": group.topic, "client_id": take.client, "detail": "idle"}
@@ -903,9 +961,19 @@ def _is_all_settled(group: GroupHistory, take: RecordedOperation) -> bool:
             ack.take is take or (ack.take.host == take.host and ack.take.end < take.invoke)
             for ack in group.accepted.get(id_, ())
         )
+        or _is_back(group, id_, one.of_group.token, take)
         for one in before
         for lease in one.of_group.leases
         for id_ in range(lease.first, lease.last + 1)
+    )
+
+
+def _is_back(group: GroupHistory, id_: int, token: int, take: RecordedOperation) -> bool:
+    """Whether a lease had been given back at once before a TAKE was sent."""
+    return any(
+        said.word == "nak" and said.ms == 0 and said.token == token and _is_accepted(id_, said)
+        for said in group.said.get(id_, ())
+        if _is_before(said.take, take)
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -27,6 +28,16 @@ class Moment(NamedTuple):
     def is_after(self, operation: RecordedOperation) -> bool:
         """Whether an operation had surely ended by then."""
         return operation.host == self.host and operation.end < self.time
+
+
+def first_of(tries: Sequence[RecordedOperation]) -> Moment | None:
+    """Return when the first of these tries was sent; None: there is none, or clocks of two hosts
+    would have to say which. What was answered to be no duplicate was taken by that try.
+    """
+    if len({put.host for put in tries}) != 1:
+        return None
+    stored = [put for put in tries if put.is_ok and not put.is_duplicate]
+    return Moment(tries[0].host, min(put.invoke for put in stored or tries))
 
 
 class Mark(NamedTuple):
@@ -114,10 +125,7 @@ class Knowledge:
 
         None: there is none, or clocks of two hosts would have to say which was first.
         """
-        tries = self.may_have_stored(publication)
-        if len({put.host for put in tries}) != 1:
-            return None
-        return Moment(tries[0].host, min(put.invoke for put in tries))
+        return first_of(self.may_have_stored(publication))
 
     def taken(self, publication: Publication, host: str | None) -> RecordedOperation | None:
         """Return the earliest operation on `host` from whose end the broker has taken the counter.

@@ -17,6 +17,7 @@ from tests.judges import (
     broken_again,
     broken_between,
     broken_files,
+    broken_implied,
     broken_more,
     broken_rows,
     broken_scenes,
@@ -33,7 +34,7 @@ BASES_MAX = 400  # legal histories that are tried for one that has room for a ki
 BASES = 1_000  # legal histories that are sabotaged: whether each is valid is asked once
 SOURCES = (  # which register their kinds
     *(broken_rows, broken_scenes, broken_files),
-    *(broken_more, groups, lanes, readings, broken_again, broken_between),
+    *(broken_more, groups, lanes, readings, broken_again, broken_between, broken_implied),
 )
 
 

@@ -87,8 +87,11 @@ class FadingTopic:
         """Let somebody subscribe, now and then, from the earliest on."""
         count = len(self.readers)
         if count == 0 or (count < READERS_MAX and self.rng.random() < COMING_SHARE):
-            self.readers.append(FadingReader(f"fader{len(self.readers)}"))
-            begin_at(self.scene, self.readers[-1].name, EARLIEST, 0)
+            # What was purged or dropped is gone for good. Of the rest it is told.
+            is_for_good = self.manner in (PURGED, DROPPED)
+            kept_behind = max(self.gone, default=0) if is_for_good else 0
+            self.readers.append(FadingReader(f"fader{len(self.readers)}", kept_behind))
+            begin_at(self.scene, self.readers[-1].name, EARLIEST, kept_behind)
 
     def put(self) -> None:
         """Publish some: to expire, or with a key."""

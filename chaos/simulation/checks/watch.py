@@ -272,8 +272,8 @@ class Attached:
             return evidence.detail in by_clocks or self._world.net.doubled > 0
         if check == "purge" and evidence.detail in ("early", "late"):  # for the same reason
             return True
-        if check == "delayed" and evidence.detail == "early":  # the same
-            return True
+        if (check, evidence.detail) in (("delayed", "early"), ("realtime_order", "due")):
+            return True  # the same
         if check == "stale_read" and evidence.detail == "nothing" and evidence.other_id is None:
             # Of any topic: what its principal may not read any more is left out, and no record
             # says so (seed 202611240128).
