@@ -49,7 +49,7 @@ OPERATION: Final = (
     ("keys", "STRING"),
     *((name, "STRING") for name in ("start", "dead_letter")),  # of an invoke
     *((name, "ARRAY<ARRAY<BIGINT>>") for name in ("naks", "extends")),
-    ("most", "BIGINT"),  # of a TAKE's invoke: its `max_count`
+    ("most", "BIGINT"),  # `max_count`, where it is not one of a GET, nine of a TAKE
     ("delay_ms", "BIGINT"),  # of a PUT to a lane
     ("delayed", f"ARRAY<{ITEM}>"),  # of a GET's answer
     ("marked", "ARRAY<BIGINT>"),
@@ -57,6 +57,7 @@ OPERATION: Final = (
     ("last_id", "BIGINT"),  # where it does not follow from the rest: of an end, or a single event
     ("handed_apart", "BOOLEAN"),  # of a GET's answer
     ("expires_ms", "BIGINT"),  # of a PUT
+    ("compacted", "BOOLEAN"),  # of a group's answer: its topic is
 )
 OF_INVOKE: Final = (
     *("group", "number", "max_attempts", "acks", "ordered_by_key", "start", "dead_letter"),
@@ -64,7 +65,7 @@ OF_INVOKE: Final = (
 )
 OF_ANSWER: Final = (
     *("resumed", "times", "token", "left_ms", "leases", "lost", "letters"),
-    *("keyed", "keys", "marked", "properties", "handed_apart"),
+    *("keyed", "keys", "marked", "properties", "handed_apart", "compacted"),
 )
 
 
@@ -225,7 +226,8 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
     is_end = (F.col("type") != "invoke") & ~is_single
     put, ok = f == "put", is_end & (F.col("outcome") == "ok")
     brought = ("items", "corrupt", "delayed")
-    came = sum((F.size(F.coalesce(name, F.array())) for name in brought), start=F.lit(0))
+    counted = (*brought, "letters")
+    came = sum((F.size(F.coalesce(name, F.array())) for name in counted), start=F.lit(0))
     delivered, took = ok & (f == "get"), ok & (f == "take")
     both = F.array(F.lit("invoke"), F.col("outcome"))
     types = F.when(is_single, F.array("outcome")).otherwise(both)
@@ -276,7 +278,7 @@ def events(operations: DataFrame, run_id: str) -> DataFrame:
         F.coalesce("phase", F.lit("steady")).alias("phase"),
         F.when(is_end, F.col("invoke_ns")).alias("invoke_ns"),
         F.when(is_end, F.col("asked")).alias("asked"),
-        F.when(f == "get", 1)
+        F.when(f == "get", F.coalesce("most", F.lit(1)))
         .when(f == "take", F.coalesce("most", F.lit(9)))
         .cast("bigint")
         .alias("max_count"),

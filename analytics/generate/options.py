@@ -1,4 +1,5 @@
-"""The options of `flotilla-check --generate`. What they mean is in shape.py and plants.py."""
+"""The options of `flotilla-check --generate`. What they mean is in shape.py, plants.py and
+scripts.py."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -9,7 +10,7 @@ import click
 from rich.console import Console
 
 from analytics.common import session
-from analytics.generate.plants import PLANTS
+from analytics.generate.scripts import EVERY_PLANT
 from analytics.generate.shape import Shape, violations_of
 from analytics.generate.writing import generate
 
@@ -29,7 +30,7 @@ OPTIONS: Final = (
         "--violations",
         default="",
         metavar="SPEC",
-        help=f"Plant these in it, such as lost=3,gap=2. There are: {', '.join(PLANTS)}.",
+        help=f"Plant these in it, such as lost=3,gap=2. There are: {', '.join(EVERY_PLANT)}.",
     ),
     click.option("--topics", default=DEFAULTS.topics, show_default=True, help="Topics in it."),
     click.option(
@@ -63,7 +64,7 @@ def made(
     **sizes: int,
 ) -> None:
     """Make the history and say what is in it. Raises BadShape."""
-    shape, wanted = Shape(**sizes), violations_of(violations, PLANTS)
+    shape, wanted = Shape(**sizes), violations_of(violations, EVERY_PLANT)
     with session.opened(master, memory) as spark, console.status("generating"):
         answers = generate(spark, directory, shape, wanted, as_jsonl)
     console.print(

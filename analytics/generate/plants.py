@@ -8,7 +8,7 @@ Spark and files are not here.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from analytics.common.check_specs import CHECK_SPECS
 from analytics.common.schema import LANE
@@ -53,13 +53,22 @@ class Victim:
         return (self.before, self.n, self.later)
 
 
+class PlantedRow(NamedTuple):
+    """A row of evidence that has to be found: as `planted.json` has it, with the check's name."""
+
+    check: str
+    topic: str | None
+    id: int | None
+    word: str
+
+
 @dataclass(slots=True)
 class Scene:
     """The operations around the victims, for plants to change.
 
     `touched` are the publications, `puts` by publication, `gets` by publication and subscriber.
     `extra` are operations beside them. `restarts`: (subscriber, n), a session begins after n.
-    `besides`: (check, topic, id) that a plant gives away beside its own. `topics`: of the places of
+    `besides`: what a plant gives away beside its own. `topics`: of the places of
     plants that have a topic of their own. `truth`: what nodes hold beside what all of them do, as
     (node, row).
     """
@@ -70,13 +79,13 @@ class Scene:
     gets: dict[tuple[int, int], Operation] = field(default_factory=dict)
     extra: list[Operation] = field(default_factory=list)
     restarts: list[tuple[int, int]] = field(default_factory=list)
-    besides: list[tuple[str, str, int | None]] = field(default_factory=list)
+    besides: list[PlantedRow] = field(default_factory=list)
     topics: dict[int, str] = field(default_factory=dict)
     truth: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
-    def also(self, check: str, operation: Operation, id_: int | None) -> None:
-        """Let `check` find something in the operation's topic as well."""
-        self.besides.append((check, operation["topic"], id_))
+    def also(self, check: str, operation: Operation, id_: int | None, word: str = "") -> None:
+        """Let `check` find something in the operation's topic as well, and call it that."""
+        self.besides.append(PlantedRow(check, operation["topic"], id_, word))
 
     def everyone_s(self, n: int) -> list[Operation]:
         """Return all subscribers' GETs of publication `n`."""
@@ -89,14 +98,32 @@ class Scene:
 
 # Evidence of no topic; its id is a term, or an index of the log.
 TOPICLESS: Final = frozenset({"leaders_per_term", "term_order", "replica_divergence"})
-Plant = Callable[[Scene, Victim], int | None]
+Act = Callable[[Scene, Victim], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A violation that can be planted: `act` changes the scene and returns the id of its evidence.
+
+    `check` finds it, and begins its `detail` with the word, where its rows have one that tells.
+    """
+
+    check: str
+    word: str
+    act: Act
+
+
 PLANTS: Final[dict[str, Plant]] = {}
 
 
-def plant(act: Plant) -> Plant:
-    """Register a plant: it changes the scene and returns the id of its evidence."""
-    PLANTS[act.__name__] = act
-    return act
+def plant(word: str = "") -> Callable[[Act], Act]:
+    """Register a plant."""
+
+    def register(act: Act) -> Act:
+        PLANTS[act.__name__] = Plant(check_of(act.__name__), word, act)
+        return act
+
+    return register
 
 
 def check_of(kind: str) -> str:
@@ -104,13 +131,15 @@ def check_of(kind: str) -> str:
     return max((name for name in CHECK_SPECS if kind.startswith(name)), key=len)
 
 
-def victims_of(shape: Shape, wanted: Mapping[str, int]) -> list[tuple[str, Victim]]:
+def victims_of(
+    shape: Shape, wanted: Mapping[str, int], kinds_in_order: Iterable[str]
+) -> list[tuple[str, Victim]]:
     """Return where each violation goes: spread over the whole history, away from faults.
 
-    In the order in which they stand here: some must not come behind others. Raises BadShape when
-    the history is too short for so many.
+    In the order of the kinds: some must not come behind others. Raises BadShape when the history is
+    too short for so many.
     """
-    kinds = [name for name in PLANTS for _ in range(wanted.get(name, 0))]
+    kinds = [name for name in kinds_in_order for _ in range(wanted.get(name, 0))]
     rounds = shape.publications // shape.round_size - 2
     if rounds < len(kinds) * ROUNDS_A_VIOLATION:
         needed = (len(kinds) * ROUNDS_A_VIOLATION + 2) * shape.least_operations
@@ -169,7 +198,7 @@ def _deliver(get: Operation, producer: str, counter: int) -> None:
     get["items"] = [(get["first_id"], producer, counter, 1)]
 
 
-@plant
+@plant("middle")
 def lost(scene: Scene, victim: Victim) -> int:
     """A subscriber restarts and goes on above an acknowledged publication that it never got."""
     missed = scene.gets.pop((victim.n, victim.subscriber))
@@ -177,7 +206,7 @@ def lost(scene: Scene, victim: Victim) -> int:
     return int(missed["first_id"])
 
 
-@plant
+@plant()
 def gap(scene: Scene, victim: Victim) -> int:
     """A subscriber's answers jump over a publication of unknown outcome, which it loses by that.
 
@@ -186,11 +215,13 @@ def gap(scene: Scene, victim: Victim) -> int:
     put = scene.puts[victim.n]
     _make_unknown(put)
     jumped = int(scene.gets.pop((victim.n, victim.subscriber))["first_id"])
-    scene.also("lost", put, jumped if scene.shape.subscribers > 1 else None)
+    is_known = scene.shape.subscribers > 1
+    place = (jumped, "middle") if is_known else (None, "unplaced")
+    scene.also("lost", put, *place)
     return jumped + 1
 
 
-@plant
+@plant()
 def duplicate_stored(scene: Scene, victim: Victim) -> int:
     """A publication stands a second time, where the producer's next one would have stood."""
     first = scene.puts[victim.n]
@@ -198,16 +229,16 @@ def duplicate_stored(scene: Scene, victim: Victim) -> int:
     return int(first["first_id"])
 
 
-@plant
+@plant()
 def duplicate_delivered(scene: Scene, victim: Victim) -> int:
     """A subscriber asks for what follows a publication and gets that publication again."""
     get = scene.gets[victim.n, victim.subscriber]
     _beside(scene, get, 1, STEP_NS // 2, asked=get["first_id"])
-    scene.also("reordered", get, get["first_id"])
+    scene.also("reordered", get, get["first_id"], "subscriber")
     return int(get["first_id"])
 
 
-@plant
+@plant()
 def inconsistent_id(scene: Scene, victim: Victim) -> int:
     """A subscriber sees, under an acknowledged id, the PUT of unknown outcome of a stranger."""
     put = scene.puts[victim.n]
@@ -220,7 +251,7 @@ def inconsistent_id(scene: Scene, victim: Victim) -> int:
     return int(put["first_id"])
 
 
-@plant
+@plant("back")
 def properties(scene: Scene, victim: Victim) -> int:
     """A publication's time is smaller than that of the one before it."""
     get, before = (scene.gets[n, victim.subscriber] for n in (victim.n, victim.before))
@@ -229,7 +260,7 @@ def properties(scene: Scene, victim: Victim) -> int:
     return int(get["first_id"])
 
 
-@plant
+@plant("producer")
 def reordered(scene: Scene, victim: Victim) -> int:
     """Two publications of a producer, of unknown outcome, stand the wrong way round."""
     first, second = scene.puts[victim.n], scene.puts[victim.later]
@@ -243,7 +274,7 @@ def reordered(scene: Scene, victim: Victim) -> int:
     return too_high
 
 
-@plant
+@plant()
 def phantom(scene: Scene, victim: Victim) -> int:
     """Everyone gets a publication that nobody put."""
     id_ = int(scene.puts[victim.n]["first_id"])
@@ -252,7 +283,7 @@ def phantom(scene: Scene, victim: Victim) -> int:
     return id_
 
 
-@plant
+@plant()
 def aborted_read(scene: Scene, victim: Victim) -> int:
     """Everyone gets a publication whose PUT was refused."""
     put = scene.puts[victim.n]
@@ -261,7 +292,7 @@ def aborted_read(scene: Scene, victim: Victim) -> int:
     return id_
 
 
-@plant
+@plant()
 def corrupt(scene: Scene, victim: Victim) -> int:
     """A subscriber gets a payload whose checksum is wrong."""
     get = scene.gets[victim.n, victim.subscriber]
@@ -269,7 +300,7 @@ def corrupt(scene: Scene, victim: Victim) -> int:
     return int(get["first_id"])
 
 
-@plant
+@plant()
 def realtime_order(scene: Scene, victim: Victim) -> int:
     """A publication was acknowledged before the one below it was sent."""
     put, before = scene.puts[victim.n], scene.puts[victim.before]
@@ -278,7 +309,7 @@ def realtime_order(scene: Scene, victim: Victim) -> int:
     return int(before["first_id"])
 
 
-@plant
+@plant("nothing")
 def stale_read(scene: Scene, victim: Victim) -> int:
     """A subscriber asks for a publication after its acknowledgment and is told there is none."""
     get = scene.gets[victim.n, victim.subscriber]
@@ -286,7 +317,7 @@ def stale_read(scene: Scene, victim: Victim) -> int:
     return _known(scene, get, range(victim.n, victim.n + 1 + scene.shape.producers), empty)
 
 
-@plant
+@plant()
 def future_read(scene: Scene, victim: Victim) -> int:
     """A publication is given to everyone before it is sent."""
     put = scene.puts[victim.n]
@@ -296,7 +327,7 @@ def future_read(scene: Scene, victim: Victim) -> int:
     return int(put["first_id"])
 
 
-@plant
+@plant("split")
 def torn_batch(scene: Scene, victim: Victim) -> int:
     """Two publications of a producer, one batch of unknown outcome, do not stand side by side.
 
@@ -315,7 +346,7 @@ def torn_batch(scene: Scene, victim: Victim) -> int:
     return id_
 
 
-@plant
+@plant("denied")
 def subscription(scene: Scene, victim: Victim) -> None:
     """A subscriber is told that it has not subscribed."""
     get = scene.gets[victim.n, victim.subscriber]
@@ -323,7 +354,7 @@ def subscription(scene: Scene, victim: Victim) -> None:
     _beside(scene, get, -1, -STEP_NS // 2, **denied, node=None, term=None)
 
 
-@plant
+@plant()
 def term_order(scene: Scene, victim: Victim) -> int:
     """A leader of long ago answers."""
     term = victim.place + 1
@@ -331,7 +362,7 @@ def term_order(scene: Scene, victim: Victim) -> int:
     return term
 
 
-@plant
+@plant()
 def leaders_per_term(scene: Scene, victim: Victim) -> int:
     """Another node than the leader answers in its term: found once a term."""
     put = scene.puts[victim.n]
@@ -380,7 +411,7 @@ class Newcomer:
         self.does("unsub")
 
 
-@plant
+@plant("start")
 def lost_start(scene: Scene, victim: Victim) -> int:
     """A subscription begins above what is put after it: it claims what is not there yet, too."""
     put, newcomer = scene.puts[victim.n], Newcomer(scene, victim)
@@ -391,7 +422,7 @@ def lost_start(scene: Scene, victim: Victim) -> int:
     return int(put["first_id"])
 
 
-@plant
+@plant("tail")
 def lost_tail(scene: Scene, victim: Victim) -> int:
     """A subscriber says that it has drained a topic of which it was given nothing."""
     put, newcomer = scene.puts[victim.n], Newcomer(scene, victim)
@@ -403,37 +434,37 @@ def lost_tail(scene: Scene, victim: Victim) -> int:
         place = scene.shape.place_of(number)
         known_ns = acknowledged_ns(number, scene.shape)
         if topic_of(place["topic"]) == put["topic"] and known_ns < drained["invoke_ns"]:
-            scene.also("lost", put, int(place["id"]))
+            scene.also("lost", put, int(place["id"]), "tail")
     return int(put["first_id"])
 
 
-@plant
+@plant("unstored")
 def lost_unstored(scene: Scene, victim: Victim) -> None:
     """A PUT is answered that nobody subscribes, though everyone does: it is taken, and nowhere."""
     put = Newcomer(scene, victim).does("put", counter=1, first_id=0)
-    _by_everyone_else(scene, put)
+    _by_everyone_else(scene, put, "unstored")
     for _ in range(scene.shape.subscribers):
-        scene.also("lost", put, None)
+        scene.also("lost", put, None, "unplaced")
 
 
-@plant
+@plant("unplaced")
 def lost_unplaced(scene: Scene, victim: Victim) -> None:
     """A retry is acknowledged as stored before, and nobody is ever given it."""
     put = Newcomer(scene, victim).does("put", counter=1, first_id=0, duplicate=True)
-    _by_everyone_else(scene, put)
+    _by_everyone_else(scene, put, "unplaced")
 
 
-@plant
+@plant("unplaced")
 def lost_between(scene: Scene, victim: Victim) -> None:
     """A producer's second publication is stored, and its first one, tried before it, is not."""
     taken, newcomer = scene.puts[victim.n], Newcomer(scene, victim)
     _make_unknown(newcomer.does("put", counter=1))
     newcomer.does("put", counter=2, first_id=taken["first_id"])
     _replace(scene, victim.n, newcomer.client_id, 2)
-    _by_everyone_else(scene, taken)
+    _by_everyone_else(scene, taken, "unplaced")
 
 
-@plant
+@plant("half")
 def torn_batch_half(scene: Scene, victim: Victim) -> int:
     """A batch of unknown outcome: the second of its two publications is nowhere, and so lost."""
     put, taken = scene.puts[victim.n], scene.puts[victim.later]
@@ -447,21 +478,21 @@ def torn_batch_half(scene: Scene, victim: Victim) -> int:
     _make_unknown(put)
     put["count"] = 2
     for _ in range(scene.shape.subscribers):
-        scene.also("lost", put, None)
+        scene.also("lost", put, None, "unplaced")
     return second_id
 
 
-@plant
+@plant()
 def aborted_read_nowhere(scene: Scene, victim: Victim) -> int:
     """A PUT is answered that nobody subscribes, though everyone does, and everyone is given it."""
     put = scene.puts[victim.n]
     id_, put["first_id"] = int(put["first_id"]), 0
     for _ in range(scene.shape.subscribers):
-        scene.also("lost", put, None)
+        scene.also("lost", put, None, "unstored")
     return id_
 
 
-@plant
+@plant("start")
 def stale_read_start(scene: Scene, victim: Victim) -> int:
     """A subscription begins below what everybody knows."""
     newcomer = Newcomer(scene, victim)
@@ -470,7 +501,7 @@ def stale_read_start(scene: Scene, victim: Victim) -> int:
     return _known(scene, sub, range(victim.n - scene.shape.round_size, victim.n), sub)
 
 
-@plant
+@plant("kept")
 def purge(scene: Scene, victim: Victim) -> int:
     """Everyone is given what was purged before; the groups of later plants work above that."""
     newcomer = Newcomer(scene, victim)
@@ -478,11 +509,11 @@ def purge(scene: Scene, victim: Victim) -> int:
     newcomer.now_ns = min(get["invoke_ns"] for get in gets) - 1
     newcomer.does("purged", outcome="info", phase="steady", first_id=newcomer.reached)
     for get in gets[1:]:
-        scene.also("purge", get, newcomer.reached)
+        scene.also("purge", get, newcomer.reached, "kept")
     return newcomer.reached
 
 
-@plant
+@plant("forgotten")
 def subscription_forgotten(scene: Scene, victim: Victim) -> None:
     """Who subscribes again is told that nothing was subscribed."""
     newcomer = Newcomer(scene, victim)
@@ -491,7 +522,7 @@ def subscription_forgotten(scene: Scene, victim: Victim) -> None:
     newcomer.leaves()
 
 
-@plant
+@plant("start")
 def subscription_start(scene: Scene, victim: Victim) -> None:
     """Who asks for what follows an id is given what follows the next one."""
     newcomer = Newcomer(scene, victim)
@@ -499,7 +530,7 @@ def subscription_start(scene: Scene, victim: Victim) -> None:
     newcomer.leaves()
 
 
-@plant
+@plant("kept")
 def subscription_kept(scene: Scene, victim: Victim) -> None:
     """Who left and subscribes again is told that the subscription stands."""
     newcomer = Newcomer(scene, victim)
@@ -509,7 +540,7 @@ def subscription_kept(scene: Scene, victim: Victim) -> None:
     newcomer.leaves()
 
 
-@plant
+@plant("unsubscribed")
 def subscription_unsubscribed(scene: Scene, victim: Victim) -> None:
     """Who left is answered."""
     newcomer = Newcomer(scene, victim)
@@ -519,7 +550,7 @@ def subscription_unsubscribed(scene: Scene, victim: Victim) -> None:
     newcomer.leaves()
 
 
-@plant
+@plant("topic")
 def subscription_topic(scene: Scene, victim: Victim) -> None:
     """A question about one topic is answered about another one."""
     newcomer = Newcomer(scene, victim)
@@ -528,7 +559,7 @@ def subscription_topic(scene: Scene, victim: Victim) -> None:
     newcomer.leaves()
 
 
-@plant
+@plant("limit")
 def subscription_limit(scene: Scene, victim: Victim) -> None:
     """A subscriber that asks for one publication gets two."""
     second = scene.gets.pop((victim.n, victim.subscriber))
@@ -536,7 +567,7 @@ def subscription_limit(scene: Scene, victim: Victim) -> None:
     first["items"] = [*first["items"], *second["items"]]
 
 
-@plant
+@plant("asked")
 def cursor_regression(scene: Scene, victim: Victim) -> int:
     """A subscriber asks with a cursor that it has left behind, and gets again what it had then."""
     get, before = (scene.gets[n, victim.subscriber] for n in (victim.n, victim.before))
@@ -545,7 +576,7 @@ def cursor_regression(scene: Scene, victim: Victim) -> int:
     return int(before["asked"])
 
 
-@plant
+@plant("answered")
 def cursor_regression_answered(scene: Scene, victim: Victim) -> int:
     """A subscriber subscribes again and is told a cursor that it has left behind."""
     get = scene.gets[victim.n, victim.subscriber]
@@ -555,7 +586,7 @@ def cursor_regression_answered(scene: Scene, victim: Victim) -> int:
     return lower
 
 
-@plant
+@plant("ahead")
 def cursor_regression_ahead(scene: Scene, victim: Victim) -> int:
     """A subscriber that was given nothing subscribes again: its cursor has moved."""
     newcomer = Newcomer(scene, victim)
@@ -565,7 +596,7 @@ def cursor_regression_ahead(scene: Scene, victim: Victim) -> int:
     return newcomer.reached
 
 
-@plant
+@plant()
 def fencing(scene: Scene, victim: Victim) -> None:
     """A process goes on though a newer one of its client has taken over."""
     newcomer = Newcomer(scene, victim)
@@ -577,7 +608,7 @@ def fencing(scene: Scene, victim: Victim) -> None:
     newcomer.does("unsub", epoch=2, process=newer)
 
 
-@plant
+@plant("shared")
 def fencing_shared(scene: Scene, victim: Victim) -> None:
     """A process takes a client over, and is given the epoch that the one before has."""
     newcomer = Newcomer(scene, victim)
@@ -588,6 +619,7 @@ def fencing_shared(scene: Scene, victim: Victim) -> None:
 # --- what needs a topic of its own ----------------------------------------------------------------
 
 LAST_ID: Final = 9  # of a topic of a plant's own
+EXPIRED_NS: Final = 1_100_000  # passes before what expires after 1 ms is surely gone
 
 
 class TopicOwner(Newcomer):
@@ -598,22 +630,37 @@ class TopicOwner(Newcomer):
 
     DELAY_MS = 1  # is over at once, as far as a record can tell: times are told in ms
 
-    def __init__(self, scene: Scene, victim: Victim, *readers: str, floor_id: int = 0) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        victim: Victim,
+        *readers: str,
+        floor_id: int = 0,
+        last_id: int = LAST_ID,
+    ) -> None:
         super().__init__(scene, victim)
-        self._place = victim.place
-        self.moves_to(f"own-{victim.place}", floor_id)
+        self._victim, self._place = victim, victim.place
+        self.moves_to(f"own-{victim.place}", floor_id, last_id)
         self._readers = readers
         self.at_ms = 10 * victim.n  # what answers say is a time: below that of any later plant's
         for reader in readers:
             self.by(reader, "sub", first_id=0, resumed=False)
 
-    def moves_to(self, topic: str, floor_id: int) -> None:
+    def moves_to(self, topic: str, floor_id: int, last_id: int = LAST_ID) -> None:
         """Let all that follows be in a topic; it is the one of the plant's evidence."""
         self.topic = self._scene.topics[self._place] = topic
         self._like |= {"topic": topic}
         for node in node_names():
-            ends = {"kind": "topic", "topic": topic, "last_id": LAST_ID}
+            ends = {"kind": "topic", "topic": topic, "last_id": last_id}
             self._scene.truth.append((node, ends | {"floor_id": floor_id}))
+
+    def begins_early(self) -> None:
+        """Begin so early that what expires after 1 ms does, by the time of the victim: not where
+        that was before a fault, as nobody of then may have answered in this term.
+        """
+        steps, n = EXPIRED_NS // STEP_NS + 1, self._victim.n
+        if not any(0 <= n - fault <= steps for fault in fault_numbers(self._scene.shape)):
+            self.now_ns -= EXPIRED_NS
 
     def by(self, reader: str, f: str, **fields: Any) -> Operation:
         """Let a subscriber do something."""
@@ -722,7 +769,7 @@ class GroupWorker(Newcomer):
         return take
 
 
-@plant
+@plant("idle")
 def stale_read_idle(scene: Scene, victim: Victim) -> int:
     """A worker is told nothing of what was put, which it is given a moment later.
 
@@ -738,7 +785,7 @@ def stale_read_idle(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("limit")
 def subscription_limit_take(scene: Scene, victim: Victim) -> None:
     """A worker that takes one publication is leased two."""
     worker = GroupWorker(scene, victim, count=2)
@@ -748,21 +795,21 @@ def subscription_limit_take(scene: Scene, victim: Victim) -> None:
     worker.ends()
 
 
-@plant
+@plant("forgotten")
 def subscription_group_forgotten(scene: Scene, victim: Victim) -> None:
     """Who asks for a group that stands is told that it is new."""
     worker = GroupWorker(scene, victim)
     worker.made(worker.reached, resumed=False, start=str(worker.reached + 1))
 
 
-@plant
+@plant("denied")
 def subscription_group_denied(scene: Scene, victim: Victim) -> None:
     """A worker of a group that stands is told that there is none."""
     worker = GroupWorker(scene, victim)
     worker.takes(outcome="fail", error="not_subscribed", node=None, term=None)
 
 
-@plant
+@plant("kept")
 def subscription_group_kept(scene: Scene, victim: Victim) -> None:
     """A group that was ended is found."""
     worker = GroupWorker(scene, victim)
@@ -770,7 +817,7 @@ def subscription_group_kept(scene: Scene, victim: Victim) -> None:
     worker.made(worker.reached)
 
 
-@plant
+@plant("unsubscribed")
 def subscription_group_unsubscribed(scene: Scene, victim: Victim) -> None:
     """A worker of a group that was ended is answered."""
     worker = GroupWorker(scene, victim)
@@ -778,7 +825,7 @@ def subscription_group_unsubscribed(scene: Scene, victim: Victim) -> None:
     worker.takes()
 
 
-@plant
+@plant("again")
 def group_order(scene: Scene, victim: Victim) -> int:
     """What a worker has acknowledged is given again."""
     worker = GroupWorker(scene, victim)
@@ -788,7 +835,7 @@ def group_order(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("late")
 def group_order_late(scene: Scene, victim: Victim) -> int:
     """An acknowledgment of a lost lease is accepted."""
     worker = GroupWorker(scene, victim)
@@ -798,7 +845,7 @@ def group_order_late(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("twice")
 def group_order_twice(scene: Scene, victim: Victim) -> int:
     """Two acknowledgments of one publication are accepted."""
     worker = GroupWorker(scene, victim)
@@ -808,7 +855,7 @@ def group_order_twice(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("attempt")
 def group_order_attempt(scene: Scene, victim: Victim) -> int:
     """A publication is given again, and that counts as its first attempt."""
     worker = GroupWorker(scene, victim)
@@ -818,7 +865,7 @@ def group_order_attempt(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("token")
 def group_order_token(scene: Scene, victim: Victim) -> int:
     """A later take has a lower token: the one that was lost to it is known by that."""
     worker = GroupWorker(scene, victim, count=2)
@@ -829,18 +876,18 @@ def group_order_token(scene: Scene, victim: Victim) -> int:
     return 5
 
 
-@plant
+@plant("settled")
 def group_order_settled(scene: Scene, victim: Victim) -> int:
     """What is settled is given again: it was acknowledged, too."""
     worker = GroupWorker(scene, victim)
     worker.takes(1, 1)
     worker.acknowledges(1)
     worker.made(worker.reached)
-    scene.also("group_order", worker.takes(2, 2), worker.reached)
+    scene.also("group_order", worker.takes(2, 2), worker.reached, "again")
     return worker.ends()
 
 
-@plant
+@plant("back")
 def group_order_back(scene: Scene, victim: Victim) -> int:
     """What was said to be settled is said to be open."""
     worker = GroupWorker(scene, victim)
@@ -852,7 +899,7 @@ def group_order_back(scene: Scene, victim: Victim) -> int:
     return worker.reached - 1
 
 
-@plant
+@plant("doubled")
 def group_order_doubled(scene: Scene, victim: Victim) -> int:
     """One answer gives a publication twice."""
     worker = GroupWorker(scene, victim)
@@ -862,7 +909,7 @@ def group_order_doubled(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("overtaken")
 def group_order_overtaken(scene: Scene, victim: Victim) -> int:
     """What nobody was given yet is given behind a higher one."""
     worker = GroupWorker(scene, victim, count=2)
@@ -874,7 +921,7 @@ def group_order_overtaken(scene: Scene, victim: Victim) -> int:
     return first
 
 
-@plant
+@plant("soon")
 def group_lease_soon(scene: Scene, victim: Victim) -> int:
     """What was given back for later is given at once."""
     worker = GroupWorker(scene, victim)
@@ -885,7 +932,7 @@ def group_lease_soon(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("refused")
 def group_lease_refused(scene: Scene, victim: Victim) -> int:
     """An acknowledgment is refused though the lease stands."""
     worker = GroupWorker(scene, victim)
@@ -895,7 +942,7 @@ def group_lease_refused(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("shared")
 def group_lease(scene: Scene, victim: Victim) -> int:
     """A publication is given again while its lease holds."""
     worker = GroupWorker(scene, victim)
@@ -905,7 +952,7 @@ def group_lease(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("jump")
 def group_lease_jump(scene: Scene, victim: Victim) -> int:
     """A publication is given for the third time, and nobody had it before."""
     worker = GroupWorker(scene, victim)
@@ -914,7 +961,7 @@ def group_lease_jump(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("foreign")
 def group_lease_foreign(scene: Scene, victim: Victim) -> int:
     """An acknowledgment by a token that nobody has is accepted."""
     worker = GroupWorker(scene, victim)
@@ -923,7 +970,7 @@ def group_lease_foreign(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("foreign")
 def group_lease_foreign_nak(scene: Scene, victim: Victim) -> int:
     """What nobody has by that token is given back, and that is accepted."""
     worker = GroupWorker(scene, victim)
@@ -933,7 +980,7 @@ def group_lease_foreign_nak(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("over")
 def group_lease_over(scene: Scene, victim: Victim) -> int:
     """An acknowledgment of what was given back is accepted."""
     worker = GroupWorker(scene, victim)
@@ -943,7 +990,7 @@ def group_lease_over(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("shared")
 def group_lease_extended(scene: Scene, victim: Victim) -> int:
     """What its worker has extended is given again at once."""
     worker = GroupWorker(scene, victim)
@@ -954,7 +1001,7 @@ def group_lease_extended(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("foreign")
 def group_lease_foreign_extension(scene: Scene, victim: Victim) -> int:
     """What nobody has by that token is extended, and that is accepted."""
     worker = GroupWorker(scene, victim)
@@ -964,7 +1011,7 @@ def group_lease_foreign_extension(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("over")
 def group_lease_over_extension(scene: Scene, victim: Victim) -> int:
     """What was acknowledged is extended, and that is accepted."""
     worker = GroupWorker(scene, victim)
@@ -974,7 +1021,7 @@ def group_lease_over_extension(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("shared")
 def group_lease_letter(scene: Scene, victim: Victim) -> int:
     """A publication becomes a dead letter while its worker has it in hand."""
     worker = GroupWorker(scene, victim, max_attempts=1)
@@ -984,17 +1031,17 @@ def group_lease_letter(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("phantom")
 def group_content(scene: Scene, victim: Victim) -> int:
     """A worker is given what nobody put, where something else stands."""
     worker = GroupWorker(scene, victim)
     take = worker.takes(1, 1, items=[(worker.reached, worker.group, 1, 1)])
-    scene.also("group_content", take, worker.reached)
+    scene.also("group_content", take, worker.reached, "other")
     worker.acknowledges(1)
     return worker.ends()
 
 
-@plant
+@plant("corrupt")
 def group_content_corrupt(scene: Scene, victim: Victim) -> int:
     """A worker is given a payload whose checksum is wrong."""
     worker = GroupWorker(scene, victim)
@@ -1003,29 +1050,29 @@ def group_content_corrupt(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("aborted")
 def group_content_aborted(scene: Scene, victim: Victim) -> int:
     """A worker is given what was refused, where something else stands."""
     worker = GroupWorker(scene, victim)
     worker.does("put", counter=1, outcome="fail", error="electing")
     take = worker.takes(1, 1, items=[(worker.reached, worker.client_id, 1, 1)])
-    scene.also("group_content", take, worker.reached)
+    scene.also("group_content", take, worker.reached, "other")
     worker.acknowledges(1)
     return worker.ends()
 
 
-@plant
+@plant("future")
 def group_content_future(scene: Scene, victim: Victim) -> int:
     """A worker is given what is put later, under another id, where something else stands."""
     put, worker = scene.puts[victim.n], GroupWorker(scene, victim)
     take = worker.takes(1, 1, items=[(worker.reached, put["client_id"], put["counter"], 1)])
-    for _ in ("other", "twice"):
-        scene.also("group_content", take, worker.reached)
+    for word in ("other", "twice"):
+        scene.also("group_content", take, worker.reached, word)
     worker.acknowledges(1)
     return worker.ends()
 
 
-@plant
+@plant("settled")
 def group_lost(scene: Scene, victim: Victim) -> int:
     """A group is settled, and what it gave was not acknowledged."""
     worker = GroupWorker(scene, victim)
@@ -1034,30 +1081,31 @@ def group_lost(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("held")
 def key_order(scene: Scene, victim: Victim) -> int:
     """One is given while another of its key is held."""
     worker = GroupWorker(scene, victim, count=2, ordered_by_key=True)
     first, last, key = worker.reached - 1, worker.reached, "a" * 16
     worker.takes(1, 1, leases=[[first, first, 1]], keyed=[first], keys=key)
-    worker.takes(2, 1, keyed=[last], keys=key)
+    take = worker.takes(2, 1, keyed=[last], keys=key)
     worker.takes(acks=[[1, first, first]])
+    scene.also("key_order", take, last, "open")
     worker.ends()
     return last
 
 
-@plant
+@plant("together")
 def key_order_together(scene: Scene, victim: Victim) -> int:
     """Two of a key are given at once: the lower one is held while the other one is given."""
     worker = GroupWorker(scene, victim, count=2, ordered_by_key=True)
     both, key = [worker.reached - 1, worker.reached], "a" * 16
     take = worker.takes(1, leases=[[*both, 1]], keyed=both, keys=2 * key)
     worker.takes(acks=[[1, *both]])
-    scene.also("key_order", take, worker.reached)
+    scene.also("key_order", take, worker.reached, "held")
     return worker.ends()
 
 
-@plant
+@plant("again")
 def key_order_again(scene: Scene, victim: Victim) -> int:
     """One is given behind the next one of its key, and acknowledged after that was given."""
     worker = GroupWorker(scene, victim, count=2, ordered_by_key=True)
@@ -1066,11 +1114,12 @@ def key_order_again(scene: Scene, victim: Victim) -> int:
     worker.takes(2, 1, keyed=[last], keys=key)
     take = worker.takes(3, leases=[[first, first, 2]], keyed=[first], keys=key)
     worker.takes(acks=[[3, first, first], [2, last, last]])
-    scene.also("key_order", take, last)
+    for word in ("held", "open"):
+        scene.also("key_order", take, last, word)
     return worker.ends()
 
 
-@plant
+@plant("changed")
 def key_order_changed(scene: Scene, victim: Victim) -> int:
     """A publication has another key when it is given again."""
     worker = GroupWorker(scene, victim)
@@ -1080,7 +1129,7 @@ def key_order_changed(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("elsewhere")
 def dead_letter_elsewhere(scene: Scene, victim: Victim) -> int:
     """A dead letter stands in another topic than its group has named."""
     worker = GroupWorker(scene, victim, max_attempts=1, dead_letter="elsewhere")
@@ -1089,7 +1138,7 @@ def dead_letter_elsewhere(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("twice")
 def dead_letter(scene: Scene, victim: Victim) -> int:
     """A dead letter stands under two ids."""
     worker = GroupWorker(scene, victim, max_attempts=1)
@@ -1099,7 +1148,7 @@ def dead_letter(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("early")
 def dead_letter_early(scene: Scene, victim: Victim) -> int:
     """What was given once of two times becomes a dead letter."""
     worker = GroupWorker(scene, victim, max_attempts=2)
@@ -1108,7 +1157,7 @@ def dead_letter_early(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("acknowledged")
 def dead_letter_acknowledged(scene: Scene, victim: Victim) -> int:
     """What was acknowledged becomes a dead letter."""
     worker = GroupWorker(scene, victim, max_attempts=1)
@@ -1118,7 +1167,7 @@ def dead_letter_acknowledged(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant("leased")
 def dead_letter_leased(scene: Scene, victim: Victim) -> int:
     """What became a dead letter is given again."""
     worker = GroupWorker(scene, victim, max_attempts=1)
@@ -1128,7 +1177,7 @@ def dead_letter_leased(scene: Scene, victim: Victim) -> int:
     return worker.ends()
 
 
-@plant
+@plant()
 def ack_not_durable(scene: Scene, victim: Victim) -> int:
     """An acknowledged publication is given to everyone, and one of the nodes alone has taken it."""
     taken, newcomer = scene.puts[victim.n], Newcomer(scene, victim)
@@ -1139,7 +1188,7 @@ def ack_not_durable(scene: Scene, victim: Victim) -> int:
     return int(taken["first_id"])
 
 
-@plant
+@plant("entry")
 def replica_divergence(scene: Scene, victim: Victim) -> int:
     """Two nodes have different entries at one index."""
     index = victim.place + 1
@@ -1149,7 +1198,7 @@ def replica_divergence(scene: Scene, victim: Victim) -> int:
     return index
 
 
-@plant
+@plant("state")
 def replica_divergence_state(scene: Scene, victim: Victim) -> int:
     """Two nodes have different states at one index."""
     index = victim.place + 1
@@ -1158,10 +1207,33 @@ def replica_divergence_state(scene: Scene, victim: Victim) -> int:
     return index
 
 
+LED_ABOVE: Final = 500  # terms that nobody answered in: below those of the history
+
+
+@plant()
+def leaders_per_term_logged(scene: Scene, victim: Victim) -> int:
+    """Two nodes have led one term, as their logs say."""
+    term = LED_ABOVE + victim.place
+    assert term < TERM_FIRST
+    for node in ("n1", "n2"):
+        scene.truth.append((node, {"kind": "leadership", "term": term}))
+    return term
+
+
+@plant("term")
+def replica_divergence_term(scene: Scene, victim: Victim) -> int:
+    """The terms of a journal's entries fall; on a node that no other plant has given any."""
+    index = 2 * victim.place + 1
+    for place in (0, 1):
+        entry = {"index": index + place, "term": index + 1 - place, "digest": "0" * 32}
+        scene.truth.append(("n3", {"kind": "entry", **entry}))
+    return index + 1
+
+
 # --- delays, hand-overs, properties, purges: in topics of their own -------------------------------
 
 
-@plant
+@plant("early")
 def delayed(scene: Scene, victim: Victim) -> int:
     """What is delayed comes at once."""
     owner = TopicOwner(scene, victim, "s")
@@ -1171,7 +1243,7 @@ def delayed(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("twice")
 def delayed_twice(scene: Scene, victim: Victim) -> int:
     """What was delayed comes under two ids."""
     owner = TopicOwner(scene, victim, "s")
@@ -1182,7 +1254,7 @@ def delayed_twice(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("order")
 def delayed_order(scene: Scene, victim: Victim) -> int:
     """What was put later, with the same delay, comes first."""
     owner = TopicOwner(scene, victim, "s")
@@ -1194,7 +1266,7 @@ def delayed_order(scene: Scene, victim: Victim) -> int:
     return 2
 
 
-@plant
+@plant("lost")
 def delayed_lost(scene: Scene, victim: Victim) -> None:
     """What is ahead of what came never comes."""
     owner = TopicOwner(scene, victim, "s")
@@ -1204,7 +1276,7 @@ def delayed_lost(scene: Scene, victim: Victim) -> None:
     owner.closes()
 
 
-@plant
+@plant("lost")
 def delayed_lost_to_one(scene: Scene, victim: Victim) -> int:
     """What came to one subscriber did not come to another, which has asked for what follows."""
     owner = TopicOwner(scene, victim, "s", "r")
@@ -1215,7 +1287,7 @@ def delayed_lost_to_one(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("unstored")
 def delayed_unstored(scene: Scene, victim: Victim) -> None:
     """What is delayed is stored nowhere, though somebody subscribes."""
     owner = TopicOwner(scene, victim, "s")
@@ -1223,7 +1295,7 @@ def delayed_unstored(scene: Scene, victim: Victim) -> None:
     owner.closes()
 
 
-@plant
+@plant("phantom")
 def delayed_phantom(scene: Scene, victim: Victim) -> int:
     """What nobody put comes as if it had been delayed."""
     owner = TopicOwner(scene, victim, "s")
@@ -1232,7 +1304,7 @@ def delayed_phantom(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("aborted")
 def delayed_aborted(scene: Scene, victim: Victim) -> int:
     """What was refused comes later."""
     owner = TopicOwner(scene, victim, "s")
@@ -1242,7 +1314,7 @@ def delayed_aborted(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("future")
 def delayed_future(scene: Scene, victim: Victim) -> int:
     """What is delayed comes before it is put."""
     owner = TopicOwner(scene, victim, "s")
@@ -1253,7 +1325,7 @@ def delayed_future(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("other")
 def delayed_other(scene: Scene, victim: Victim) -> int:
     """Two that were delayed come under one id, to two subscribers."""
     owner = TopicOwner(scene, victim, "s", "r")
@@ -1262,14 +1334,14 @@ def delayed_other(scene: Scene, victim: Victim) -> int:
     owner.given("s", 1, 1)
     owner.given("s", 2, 2)
     take = owner.given("r", 1, 2)
-    scene.also("delayed", take, 1)  # the second one has two ids by that
+    scene.also("delayed", take, 1, "twice")  # the second one has two ids by that
     owner.by("r", "get", asked=2, items=[])
-    scene.also("delayed", take, 2)  # and the other one of them is lost to this one
+    scene.also("delayed", take, 2, "lost")  # and the other one of them is lost to this one
     owner.closes()
     return 1
 
 
-@plant
+@plant("content")
 def delayed_content(scene: Scene, victim: Victim) -> int:
     """What was delayed comes with another key."""
     owner = TopicOwner(scene, victim, "s")
@@ -1280,7 +1352,7 @@ def delayed_content(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("unhanded")
 def lost_unhanded(scene: Scene, victim: Victim) -> int:
     """A library hands over the second of two that it got, and its cursor passes the first."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1293,7 +1365,7 @@ def lost_unhanded(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("prefix")
 def lost_reading(scene: Scene, victim: Victim) -> int:
     """Who left comes back to the earliest, and goes on behind what its first reading alone had."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1306,7 +1378,7 @@ def lost_reading(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("handed")
 def gap_handed(scene: Scene, victim: Victim) -> int:
     """An application is handed the second of two before the first."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1320,7 +1392,7 @@ def gap_handed(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant()
 def duplicate_delivered_handed(scene: Scene, victim: Victim) -> int:
     """An application is handed one twice by one process."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1332,7 +1404,7 @@ def duplicate_delivered_handed(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant()
 def duplicate_delivered_acknowledged(scene: Scene, victim: Victim) -> int:
     """An application is handed again what it has acknowledged, by its next process."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1347,7 +1419,7 @@ def duplicate_delivered_acknowledged(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant()
 def duplicate_delivered_unsaid(scene: Scene, victim: Victim) -> int:
     """A crash leaves one unacknowledged; the application is handed it again, and not told so."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1359,7 +1431,7 @@ def duplicate_delivered_unsaid(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("time")
 def properties_time(scene: Scene, victim: Victim) -> int:
     """Two subscribers are told two times of one publication."""
     owner = TopicOwner(scene, victim, "s", "r", floor_id=LAST_ID)
@@ -1370,7 +1442,7 @@ def properties_time(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("batch")
 def properties_batch(scene: Scene, victim: Victim) -> int:
     """The publications of one batch have two times."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1381,7 +1453,7 @@ def properties_batch(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("content")
 def properties_content(scene: Scene, victim: Victim) -> int:
     """Two subscribers are given one publication with two keys."""
     owner = TopicOwner(scene, victim, "s", "r", floor_id=LAST_ID)
@@ -1392,7 +1464,7 @@ def properties_content(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("clock")
 def realtime_order_clock(scene: Scene, victim: Victim) -> int:
     """What is put after an answer has a smaller time than that had said, and so goes back."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1400,12 +1472,12 @@ def realtime_order_clock(scene: Scene, victim: Victim) -> int:
     owner.gets("s", 1, times=[[1, 1, owner.at_ms + 1]])
     owner.puts(2)
     get = owner.gets("s", 2, times=[[2, 2, owner.at_ms]])
-    scene.also("properties", get, 2)
+    scene.also("properties", get, 2, "back")
     owner.closes()
     return 2
 
 
-@plant
+@plant("counter")
 def stale_read_counter(scene: Scene, victim: Victim) -> int:
     """A publisher is told that the counter is missing which it was acknowledged."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1416,7 +1488,7 @@ def stale_read_counter(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("missed")
 def subscription_missed(scene: Scene, victim: Victim) -> None:
     """Nobody subscribes, a publisher is told, though a pattern that stands has the topic."""
     owner = TopicOwner(scene, victim)
@@ -1428,7 +1500,7 @@ def subscription_missed(scene: Scene, victim: Victim) -> None:
     owner.by("s", "unsub", topic=pattern)
 
 
-@plant
+@plant("unsaid")
 def purge_unsaid(scene: Scene, victim: Victim) -> int:
     """A subscriber is told of a purge that nobody asked for."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1438,7 +1510,7 @@ def purge_unsaid(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("alive")
 def purge_alive(scene: Scene, victim: Victim) -> int:
     """What one subscriber was told is purged is given to another one."""
     owner = TopicOwner(scene, victim, "s", "r", floor_id=LAST_ID)
@@ -1450,7 +1522,7 @@ def purge_alive(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("early")
 def purge_early(scene: Scene, victim: Victim) -> int:
     """What is to expire in an hour has expired."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1460,7 +1532,7 @@ def purge_early(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("unsaid")
 def purge_unexpired(scene: Scene, victim: Victim) -> int:
     """What was not put to expire has expired."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1470,18 +1542,11 @@ def purge_unexpired(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-EXPIRED_NS: Final = 1_100_000  # passes before what expires after 1 ms is surely gone
-
-
-@plant
+@plant("late")
 def purge_late(scene: Scene, victim: Victim) -> int:
     """What has expired is given, by who stored it."""
-    steps = EXPIRED_NS // STEP_NS + 1
-    is_behind_a_fault = any(
-        0 <= victim.n - fault <= steps for fault in fault_numbers(scene.shape)
-    )  # then nobody of before may have answered in this term
     owner = TopicOwner(scene, victim, floor_id=LAST_ID)
-    owner.now_ns -= 0 if is_behind_a_fault else EXPIRED_NS
+    owner.begins_early()
     owner.by("s", "sub", first_id=0, resumed=False)
     owner.puts(1, expires_ms=1)
     owner.now_ns += EXPIRED_NS
@@ -1490,7 +1555,7 @@ def purge_late(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("alive")
 def purge_alive_compacted(scene: Scene, victim: Victim) -> int:
     """What one who came later was told is compacted away is given to the next one."""
     owner = TopicOwner(scene, victim, floor_id=LAST_ID)
@@ -1512,7 +1577,7 @@ def _keyed(id_: int, key: str) -> dict[str, Any]:
     return {"marked": [id_], "properties": key * 16, "keyed": [id_], "keys": key * 16}
 
 
-@plant
+@plant("unsaid")
 def purge_keyless(scene: Scene, victim: Victim) -> int:
     """What has no key was compacted away."""
     owner = TopicOwner(scene, victim, floor_id=LAST_ID)
@@ -1523,7 +1588,7 @@ def purge_keyless(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("latest")
 def purge_latest(scene: Scene, victim: Victim) -> int:
     """The last publication of a key was compacted away."""
     owner = TopicOwner(scene, victim, floor_id=LAST_ID)
@@ -1536,7 +1601,7 @@ def purge_latest(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("unread")
 def purge_unread(scene: Scene, victim: Victim) -> int:
     """What was replaced is gone before a subscriber has read it that stood when it was put."""
     owner = TopicOwner(scene, victim, "s", floor_id=LAST_ID)
@@ -1548,7 +1613,7 @@ def purge_unread(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("missed")
 def subscription_missed_since(scene: Scene, victim: Victim) -> None:
     """A pattern has nothing new, though its topic, which was there before, has."""
     owner = TopicOwner(scene, victim)
@@ -1568,7 +1633,7 @@ def subscription_missed_since(scene: Scene, victim: Victim) -> None:
 # --- groups in topics of their own ----------------------------------------------------------------
 
 
-@plant
+@plant("start")
 def subscription_start_group(scene: Scene, victim: Victim) -> None:
     """A group that is to begin at the earliest begins behind what is given afterwards."""
     owner = TopicOwner(scene, victim, "s", floor_id=1)
@@ -1578,7 +1643,7 @@ def subscription_start_group(scene: Scene, victim: Victim) -> None:
     owner.settles()
 
 
-@plant
+@plant("nothing")
 def stale_read_leased(scene: Scene, victim: Victim) -> int:
     """A subscriber is told that there is nothing when a worker has it already."""
     owner = TopicOwner(scene, victim, "s", floor_id=1)
@@ -1594,7 +1659,7 @@ def stale_read_leased(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("aborted")
 def group_content_nowhere(scene: Scene, victim: Victim) -> int:
     """A worker is given what was said to be stored nowhere."""
     owner = TopicOwner(scene, victim, floor_id=1)
@@ -1607,7 +1672,7 @@ def group_content_nowhere(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("other")
 def group_content_letter(scene: Scene, victim: Victim) -> int:
     """A worker is given something where another one was given a dead letter."""
     owner = TopicOwner(scene, victim, floor_id=1)
@@ -1623,7 +1688,7 @@ def group_content_letter(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("changed")
 def key_order_keyless(scene: Scene, victim: Victim) -> int:
     """A worker is told a key of what was put without one, beside one that has it."""
     owner = TopicOwner(scene, victim, floor_id=2)
@@ -1636,7 +1701,7 @@ def key_order_keyless(scene: Scene, victim: Victim) -> int:
     return 2
 
 
-@plant
+@plant("settled")
 def group_lost_purged(scene: Scene, victim: Victim) -> int:
     """A group is said to be settled, nobody had what is in it, and that is purged afterwards."""
     owner = TopicOwner(scene, victim, floor_id=1)
@@ -1648,7 +1713,7 @@ def group_lost_purged(scene: Scene, victim: Victim) -> int:
     return 1
 
 
-@plant
+@plant("lost")
 def dead_letter_lost(scene: Scene, victim: Victim) -> int:
     """A dead letter is never given to a subscriber that asks for what follows it."""
     owner = TopicOwner(scene, victim, "s", floor_id=1)
@@ -1673,7 +1738,7 @@ def _replace(scene: Scene, n: int, producer: str, counter: int) -> None:
         _deliver(get, producer, counter)
 
 
-def _by_everyone_else(scene: Scene, put: Operation) -> None:
+def _by_everyone_else(scene: Scene, put: Operation, word: str) -> None:
     """Let `lost` find the same, without an id, for the subscribers beside the first one."""
     for _ in range(1, scene.shape.subscribers):
-        scene.also("lost", put, None)
+        scene.also("lost", put, None, word)

@@ -1,7 +1,7 @@
 """Writes a synthetic history into a run's directory, with the answers. Makes up nothing itself.
 
 `DIR/history.parquet` (or `DIR/history/*.jsonl`), `DIR/truth/*.jsonl`, `DIR/run.json`, sealed, and
-`DIR/planted.json`: `expected` {check: [[topic, id], …]}, and the true counts of what is only
+`DIR/planted.json`: `expected` {check: [[topic, id, word], …]}, and the true counts of what is only
 observed.
 """
 
@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 from analytics.common.schema import EVENT, PLAIN
 from analytics.generate import operations as ops
 from analytics.generate.numbers import Numbers, numbers_of, renumbered
-from analytics.generate.plants import PLANTS, TOPICLESS, Operation, Scene, check_of, victims_of
+from analytics.generate.plants import TOPICLESS, Operation, PlantedRow, Scene, victims_of
 from analytics.generate.remains import truths
+from analytics.generate.scripts import EVERY_PLANT
 from analytics.generate.shape import BadShape, Shape
 from analytics.intake.files import PARQUET
 from analytics.intake.seal import seal
@@ -71,10 +72,10 @@ def generate(
 def _planted(
     spark: SparkSession, shape: Shape, wanted: Mapping[str, int]
 ) -> tuple[Scene, dict[str, list[list[Any]]], Numbers]:
-    """Return the changed operations, [topic, id] of every evidence by check, and how operations'
-    numbers move.
+    """Return the changed operations, [topic, id, word] of every evidence by check, and how
+    operations' numbers move.
     """
-    victims = victims_of(shape, wanted)
+    victims = victims_of(shape, wanted, EVERY_PLANT)
     touched = frozenset(number for _, victim in victims for number in victim.numbers())
     scene = Scene(shape, touched)
     near = spark.createDataFrame([(number,) for number in sorted(touched)], "n BIGINT")
@@ -84,13 +85,14 @@ def _planted(
         get = row.asDict() | {"items": [tuple(item) for item in row["items"]]}
         scene.gets[row.n, _subscriber(get)] = get
     before = [_key(one) for one in scene.operations()]
-    found: list[tuple[str, str | None, int | None]] = []
+    found: list[PlantedRow] = []
     for kind, victim in victims:
-        check = check_of(kind)
-        id_ = PLANTS[kind](scene, victim)
-        theirs = scene.topics.get(victim.place) or ops.topic_of(shape.place_of(victim.n)["topic"])
-        one = (check, None if check in TOPICLESS else theirs, id_)
-        if check not in TOPICLESS or one not in found:  # a term is found once
+        plant = EVERY_PLANT[kind]
+        id_, is_topicless = plant.act(scene, victim), plant.check in TOPICLESS
+        everyone_s = ops.topic_of(shape.place_of(victim.n)["topic"])
+        topic = None if is_topicless else scene.topics.get(victim.place, everyone_s)
+        one = PlantedRow(plant.check, topic, id_, plant.word)
+        if not is_topicless or one not in found:  # a term is found once
             found.append(one)
     names = {ops.name_of("subscriber", one, shape)[0] for one in range(shape.subscribers)}
     ours = (one for one in scene.operations() if one["process"] in names)
@@ -101,7 +103,7 @@ def _planted(
     clients = (ops.name_of(role, one, shape)[0] for role, many in roles for one in range(many))
     numbers = numbers_of(before, map(_key, scene.operations()), clients)
     expected: dict[str, list[list[Any]]] = {}
-    for check, *evidence in sorted([*found, *scene.besides], key=repr):
+    for check, *evidence in sorted((*found, *scene.besides), key=lambda one: repr(tuple(one))):
         expected.setdefault(check, []).append(evidence)
     return scene, expected, numbers
 
@@ -157,13 +159,18 @@ def _counts(shape: Shape, scene: Scene) -> dict[str, int]:
     untouched = shape.publications - len(scene.touched)
     changed = scene.operations()
     stored = [one for one in changed if one["f"] == "put" and one["outcome"] == "ok"]
-    acknowledged = sum(one["count"] or 1 for one in stored)
+    confirmed = {
+        (one["client_id"], one["topic"], one["counter"] + place)
+        for one in stored
+        for place in range(one["count"] or 1)
+    }
     gets = [one for one in changed if one["f"] == "get"]
-    came = [len(one[name] or ()) for one in gets for name in ("items", "corrupt", "delayed")]
+    brought = ("items", "corrupt", "delayed", "letters")
+    came = [len(one[name] or ()) for one in gets for name in brought]
     leases = [lease for one in changed for lease in one["leases"] or ()]
     came += [last - first + 1 for first, last, _attempt in leases]
     return {
-        "acknowledged": untouched - unknown + acknowledged,
+        "acknowledged": untouched - unknown + len(confirmed),
         "delivered": untouched * shape.subscribers + sum(came),
     }
 

@@ -13,38 +13,40 @@ from analytics.cli import main
 from analytics.common import session
 from analytics.common.check_specs import CHECK_SPECS
 from analytics.generate import operations as ops
-from analytics.generate.plants import PLANTS
+from analytics.generate.scripts import EVERY_PLANT
 from analytics.generate.shape import BadShape, Shape, violations_of
 from analytics.generate.writing import generate
 from analytics.intake.seal import seal
 from analytics.judge.check import check
 from analytics.judge.load import PARQUET, load, parse
 from analytics.twins.judging import judge
+from tests.judges.words import word_of
 
 pytestmark = pytest.mark.spark
 
-SMALL = Shape(operations=80_000, topics=4, producers=4, hot_percent=40, seed=7)
-EVERY_KIND = dict.fromkeys(PLANTS, 2)
+SMALL = Shape(operations=150_000, topics=4, producers=4, hot_percent=40, seed=7)
+EVERY_KIND = dict.fromkeys(EVERY_PLANT, 2)
 
 
 def evidence_of(directory: Path) -> dict[str, list[list[Any]]]:
-    """Return [topic, id] of all evidence, by check, of a run that was checked."""
+    """Return [topic, id, word] of all evidence, by check, of a run that was checked."""
     found = {}
     for path in (directory / "parquet" / "evidence").iterdir():
         spark = SparkSession.getActiveSession()
         assert spark is not None
-        rows = spark.read.parquet(str(path)).select("topic", "id").collect()
-        found[path.name] = ordered([row.topic, row.id] for row in rows)
+        rows = spark.read.parquet(str(path)).select("topic", "id", "detail").collect()
+        found[path.name] = told(path.name, rows)
     return {name: rows for name, rows in found.items() if rows}
 
 
-def ordered(rows: Iterable[list[Any]]) -> list[list[Any]]:
-    """Return rows in the order in which `planted.json` has them."""
-    return sorted(rows, key=lambda row: repr(tuple(row)))
+def told(check: str, rows: Iterable[Any]) -> list[list[Any]]:
+    """Return rows of a check as `planted.json` has them, and in that order."""
+    found = [(row.topic, row.id, word_of(check, row.detail)) for row in rows]
+    return [list(row) for row in sorted(found, key=repr)]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3_600)
 def test_each_planted_violation_is_found_and_no_other(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,10 +64,11 @@ def test_each_planted_violation_is_found_and_no_other(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3_600)
 def test_lines_and_parquet_hold_the_same_and_both_judges_find_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    shape = Shape(operations=24_000, topics=2, producers=2, subscribers=2, seed=3)
+    shape = Shape(operations=45_000, topics=2, producers=2, subscribers=2, seed=3)
     answers = generate(spark, tmp_path / "lines", shape, EVERY_KIND, as_jsonl=True)
     generate(spark, tmp_path / "parquet", shape, EVERY_KIND)
     lines = spark.read.text(str(tmp_path / "lines" / "history"))
@@ -79,10 +82,7 @@ def test_lines_and_parquet_hold_the_same_and_both_judges_find_it(
     assert evidence_of(tmp_path / "lines") == answers["expected"]
     judgement = judge(tmp_path / "lines")
     assert judgement.reasons == ()
-    rows = {
-        name: [[row.topic, row.id] for row in found] for name, found in judgement.evidence.items()
-    }
-    found = {name: ordered(of_check) for name, of_check in rows.items() if of_check}
+    found = {name: told(name, rows) for name, rows in judgement.evidence.items() if rows}
     assert found == answers["expected"]
 
 
@@ -123,7 +123,7 @@ def test_ids_and_counters_have_no_holes() -> None:
 )
 def test_bad_sizes_are_refused(sizes: dict[str, int], spec: str, message: str) -> None:
     with pytest.raises(BadShape, match=message):
-        print(Shape(**sizes), violations_of(spec, PLANTS))
+        print(Shape(**sizes), violations_of(spec, EVERY_PLANT))
 
 
 @pytest.mark.slow

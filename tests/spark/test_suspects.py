@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from analytics.common import intervals
-from analytics.generate.plants import PLANTS
+from analytics.generate.scripts import EVERY_PLANT
 from analytics.generate.shape import Shape
 from analytics.generate.writing import generate
 from analytics.judge.load import load
@@ -55,7 +55,7 @@ def test_history_without_any_fault_leaves_nothing_in_doubt(
 
 @pytest.mark.slow
 def test_violations_are_in_doubt(spark: SparkSession, tmp_path: Path) -> None:
-    generate(spark, tmp_path, replace(SHAPE, operations=15_000), dict.fromkeys(PLANTS, 1))
+    generate(spark, tmp_path, replace(SHAPE, operations=22_000), dict.fromkeys(EVERY_PLANT, 1))
     found = doubtful(load(spark, tmp_path).tables)
     assert found.keys() == {"sessions", "owners", "buckets", "watches", "timelines", "producers"}
 
