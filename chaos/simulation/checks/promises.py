@@ -20,6 +20,7 @@ from flotilla_client.operations import REFUSED_FOREVER
 from flotilla_client.properties import Publication
 from flotilla_client.protocol import lane_of
 from flotilla_client.reading import Delivery
+from flotilla_client.retry import BACKOFF_MS_MAX, JITTER, RETRY_AFTER_MS_MAX
 
 # Errors that faults explain. `fenced` and `stale_request` only for who has, or is, a copy;
 # `not_subscribed`, `unknown_topic` only for who unsubscribes: an answer to that may get lost.
@@ -30,6 +31,16 @@ OF_COPIES: Final = frozenset({"fenced", "stale_request"})
 OF_LEAVERS: Final = MISSING
 OF_FAILING_DISKS: Final = frozenset({"state_unusable"})
 
+# Quotas of what frees itself: readers catch up, waits end, time passes.
+FREE_THEMSELVES: Final = frozenset(
+    {
+        "bytes_per_s_max",
+        "names_per_hour_max",
+        "parked_gets_max",
+        "requests_per_s_max",
+        "unread_bytes_max",
+    }
+)
 BESIDES_S_MAX: Final = 2.5  # of an operation: a GET's wait, or what callers come apart by
 
 Counted = tuple[str, str, int]  # (client_id, topic, counter)
@@ -270,6 +281,20 @@ class Promises:
         if seconds > deadline_s + BESIDES_S_MAX:
             text = f"{process.name} waited {seconds:.2f} s for an operation"
             self._fail("deadline", f"{text}, which {deadline_s:.2f} s were given")
+
+    def gave_up(self, process: Process, error: FlotillaError, left_ms: float) -> None:
+        """Judge whether an exchange has asked again for as long as it may: what frees itself does.
+
+        It ends early by one pause at most, which would have outlasted its time.
+        """
+        asked_ms = error.details.get("retry_after_ms")
+        quota = error.details.get("quota")
+        if quota is not None and quota not in FREE_THEMSELVES:
+            return  # something has to be given up first
+        pause_ms = JITTER[1] * max(BACKOFF_MS_MAX, min(asked_ms or 0, RETRY_AFTER_MS_MAX))
+        if left_ms > pause_ms:
+            text = f"{process.name} gives up with {error.code}, told to come in {asked_ms} ms"
+            self._fail("deadline", f"{text}, and has {left_ms:.0f} ms left")
 
     def life(self, client: str, what: str) -> None:
         """Note which clients have a copy, and what the power may take of what they noted."""

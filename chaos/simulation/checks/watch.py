@@ -32,9 +32,10 @@ from chaos.simulation.checks.recorded import taken_in
 from chaos.simulation.checks.reference import Reference
 from chaos.simulation.checks.replies import Replies
 from chaos.simulation.checks.scrubbing import Scrubbing
+from chaos.simulation.checks.travels import Travels
 from chaos.simulation.checks.upkeep import Upkeep
 from chaos.simulation.checks.work import WorkPromises
-from chaos.simulation.clients.clients import Process
+from chaos.simulation.clients.clients import Process, Script, SimClient
 from chaos.simulation.clients.compactor import (
     COMPACTED_TOPIC,
     COMPACTOR,
@@ -45,7 +46,14 @@ from chaos.simulation.clients.dressing import properties_of
 from chaos.simulation.clients.follower import FOLLOWER, FOLLOWERS, Follower
 from chaos.simulation.clients.intruder import INTRUDER, Intruder
 from chaos.simulation.clients.replayer import REPLAYER, Replayer
-from chaos.simulation.clients.scripts import Known, Role
+from chaos.simulation.clients.scripts import Known, Role, delivered
+from chaos.simulation.clients.traveller import (
+    TOPICS_MAX,
+    TRAVELLER,
+    Travelling,
+    keep_ending,
+)
+from chaos.simulation.clients.working import DEAD
 from chaos.simulation.plan.limits import of_limits, store_limits
 from chaos.simulation.plan.result import Failure
 from chaos.simulation.world.administrator import Administrator
@@ -137,17 +145,22 @@ class Attached:
         world.at(world.plan.duration_s, self._leave)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
         self._lost_power = set[str]()  # clients whose machines did
+        sockets, run_id = Sockets(world), str(UUID(int=world.plan.seed % 2**128))
+        deadline_ms = int(load.get("deadline_ms", DEADLINE_MS))
         self.crowd = Crowd(
-            Sockets(world),
+            sockets,
             self,
             world.plan.members,
             roles,
             world.plan.duration_s,
             directory,
-            str(UUID(int=world.plan.seed % 2**128)),
-            int(load.get("deadline_ms", DEADLINE_MS)),
+            run_id,
+            deadline_ms,
             int(load.get("outbox_bytes_max", OUTBOX_BYTES_MAX)),
         )
+        self._traveller: SimClient | None = None
+        if world.knob("traveller"):
+            self._traveller = self._new_traveller(sockets, run_id, deadline_ms)
         world.actions |= {
             "client_crash": self._client_crash,
             "client_restart": self._client_restart,
@@ -165,7 +178,36 @@ class Attached:
             world, self.crowd, self._reference.kept, lambda: self.crowd.recorder(OPERATOR)
         )
         world.at(0.0, self.crowd.start)
+        if self._traveller is not None:
+            world.at(0.0, self._traveller.start)
         world.at(world.plan.duration_s, lambda: self._operator.recover(load.get("broken", {})))
+
+    def _new_traveller(self, sockets: Sockets, run_id: str, deadline_ms: int) -> SimClient:
+        """Return somebody who reads where he likes, by the library, and is not on record."""
+        world, rng = self._world, self._world.stream(TRAVELLER)
+        travels = Travels(
+            self._invariants.fail,
+            self._reference,
+            self._promises,
+            self._reads,
+            self._message_rules,
+            self._clients_upkeep,
+            self._invariants.rovers,
+            self._of_settings(),
+        )
+        topics = rng.sample(self.crowd.topics, min(TOPICS_MAX, len(self.crowd.topics)))
+
+        def is_over() -> bool:
+            return world.now >= world.plan.duration_s
+
+        def script(client: SimClient, process: Process) -> Script:
+            return Travelling(process, travels, topics, rng, is_over).run()
+
+        place = world.plan.members, self.directory / "travels", run_id, deadline_ms
+        client = SimClient(sockets, travels, TRAVELLER, *place, script)
+        keep_ending(client, sockets, rng, is_over)
+        world.at(world.plan.duration_s, client.recover)
+        return client
 
     def _of_settings(self) -> frozenset[str]:
         """Return the errors that a run's users, acts or limits explain."""
@@ -184,7 +226,8 @@ class Attached:
     @property
     def is_over(self) -> bool:
         """True once everybody has come to the end, or the time for it is over."""
-        is_done = self.crowd.is_done and self._is_settled()
+        is_back = self._traveller is None or self._traveller.has_ended
+        is_done = self.crowd.is_done and is_back and self._is_settled()
         return is_done or self._world.now >= self._deadline_s
 
     @property
@@ -204,6 +247,8 @@ class Attached:
         if self._world.now >= self._deadline_s:
             self._no_progress()
         self.crowd.close()
+        for process in [] if self._traveller is None else list(self._traveller.processes):
+            process.end(crashed=True)
         if not self.failures:
             self._be_quiet()
         self._administrator.close()  # an act may be answered when all is quiet
@@ -244,8 +289,12 @@ class Attached:
         applied = {0 if each is None else each.raft.applied_index for each in members}
         return len(applied) == 1 and 0 not in applied
 
+    def _lagging(self) -> list[str]:
+        is_back = self._traveller is None or self._traveller.has_ended
+        return self.crowd.lagging() + ([] if is_back else [TRAVELLER])
+
     def _no_progress(self) -> None:
-        lagging = ", ".join(self.crowd.lagging()) or "nobody"
+        lagging = ", ".join(self._lagging()) or "nobody"
         standings = "; ".join(self._invariants.standings())
         text = f"{self.crowd.phase} has no end, {lagging} lagging: {standings}"
         self._invariants.fail("progress", text)
@@ -445,6 +494,10 @@ class Attached:
         """See `clients.Watcher`."""
         self._message_rules.failed(name, error)
 
+    def gave_up(self, process: Process, error: FlotillaError, left_ms: float) -> None:
+        """See `clients.Watcher`."""
+        self._promises.gave_up(process, error, left_ms)
+
     def denied(self, request: Request, reply: Reply) -> None:
         """See `clients.Watcher`."""
         self._message_rules.denied(request, reply)
@@ -524,7 +577,13 @@ class Attached:
             if found != due:
                 text = f"{client}: {topic} {id_} has {found}, it was published with {due}"
                 self._invariants.fail("properties", text)
-            at_ms = None if is_old else self._reference.timestamp_of(topic, id_)
+        if not is_old:
+            self._judge_times(client, delivery)
+
+    def _judge_times(self, client: str, delivery: Delivery) -> None:
+        for message in delivery:
+            topic, id_ = message.topic, message.id
+            at_ms = self._reference.timestamp_of(topic, id_)
             if message.timestamp_ms != at_ms:
                 text = f"{client}: {topic} {id_} is of {message.timestamp_ms}, the log says {at_ms}"
                 self._invariants.fail("properties", text)
@@ -536,6 +595,11 @@ class Attached:
     def given(self, client: str, item: WorkItem) -> None:
         """See `scripts.Course`."""
         self._work.given(client, item)
+        if client not in self._old:
+            own = delivered(item.message)
+            self._judge_times(client, own)
+            if item.topic != DEAD:  # a letter says what became of it besides
+                self._judge_properties(client, own)
 
     def worked(self, client: str, item: WorkItem) -> None:
         """See `scripts.Course`."""
@@ -552,6 +616,18 @@ class Attached:
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """See `scripts.Course`."""
         self._work.believed(client, item, until_ms)
+
+    def spoken(self, client: str, item: WorkItem, kind: str, ms: int) -> None:
+        """See `scripts.Course`."""
+        self._work.spoken(item, kind, ms)
+
+    def taking(self, client: str, book: LeaseBook) -> None:
+        """See `scripts.Course`."""
+        self._work.taking(client, book)
+
+    def agreed(self, client: str, item: WorkItem, kind: str, ms: int) -> None:
+        """See `scripts.Course`."""
+        self._work.agreed(item, kind, ms)
 
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """See `scripts.Course`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Final
 
 from chaos.simulation.checks.reference import NEVER, Reference
 from flotilla_client import WorkItem
@@ -17,6 +18,7 @@ from flotilla_client.work import LeaseBook
 
 Fail = Callable[[str, str], None]
 Place = tuple[str, str, int]  # topic, group, id
+KINDS: Final = ("ack", "nak", "extend")
 
 
 class WorkPromises:
@@ -29,13 +31,27 @@ class WorkPromises:
         # By topic, group and key: each id that anybody was given, with all its items.
         self._of_key: defaultdict[tuple[str, str, object], dict[int, list[WorkItem]]]
         self._of_key = defaultdict(dict)
+        # What workers have said of what they have, and when by the log's time; see `spoken`.
+        self._words: dict[WorkItem, tuple[str, int, int]] = {}
+        self._not_before: dict[Place, int] = {}  # by the log's time: of what was given back
 
     def given(self, client: str, item: WorkItem) -> None:
         """Check what a worker was given: no attempt is two workers', nothing done comes again."""
         self._look_at_key(client, item)
+        if item.settled:
+            text = f"{client} is handed {item.topic} {item.id}, which is settled: {item.settled}"
+            self._fail("leases", text)
         if self._is_moved(item):
             return
         place = item.topic, item.group, item.id
+        due_ms, log_ms = self._not_before.pop(place, 0), self._reference.log_ms
+        if log_ms < due_ms:
+            text = f"{client} is given {place} at {log_ms}, it was given back until {due_ms}"
+            self._fail("said", text)
+        if item.message.redelivered != (item.attempt > 1):
+            text = f"{client} is given {place} for the {item.attempt}. time"
+            again = item.message.redelivered
+            self._fail("handed_over_twice", f"{text}, and told that it is again: {again}")
         if place in self._done:
             text = f"{client} is given {place}, which {self._done[place]} has acknowledged"
             self._fail("given_again", text)
@@ -49,6 +65,45 @@ class WorkPromises:
         before = self._done.setdefault(place, client)
         if before != client and not self._is_moved(item):
             self._fail("given_again", f"{client} has acknowledged {place}, and so has {before}")
+
+    def spoken(self, item: WorkItem, kind: str, ms: int) -> None:
+        """Note what a worker says of an item: the first of what ends it counts."""
+        if self._words.get(item, ("extend",))[0] == "extend":
+            self._words[item] = kind, ms, self._reference.log_ms
+
+    def taking(self, client: str, book: LeaseBook) -> None:
+        """Check that the next TAKE of a client says of each item what its worker said.
+
+        One that is asked for again says what was true when it was asked for first.
+        """
+        if book._exchanges:
+            return
+        asked = book._asked or {}
+        rows = [(kind, *row) for kind in KINDS for row in asked.get(f"{kind}s", ())]
+        said = {
+            id_: (kind, token, ms[0] if ms else 0)
+            for kind, token, first, last, *ms in rows
+            for id_ in range(first, last + 1)
+        }
+        for id_, (kind, item, ms) in book._told.items():
+            word, due = self._words.get(item), (kind, ms)
+            # Nobody works on what a loop has left: it gives that back, however long it was to be.
+            if word is not None and (word[0] != "extend" or kind == "extend"):
+                due = word[:2]
+            if said.get(id_) != (due[0], item._token, due[1]):
+                text = f"{client} says {said.get(id_)} of {item.topic} {id_}, its worker {due}"
+                self._fail("said", text)
+
+    def agreed(self, item: WorkItem, kind: str, ms: int) -> None:
+        """Note until when what was given back is given to nobody."""
+        word = self._words.get(item)
+        if kind == "extend" and round(item._lease_ms) != ms:
+            text = f"{item.topic} {item.id} was extended for {ms} ms, and next for {item._lease_ms}"
+            self._fail("leases", text)
+        if kind != "extend":
+            self._words.pop(item, None)
+        if kind == "nak" and word is not None:
+            self._not_before[item.topic, item.group, item.id] = word[2] + ms
 
     def told_lost(self, client: str, item: WorkItem) -> None:
         """Check that an acknowledgment came too late, as its worker is told.

@@ -28,12 +28,22 @@ from flotilla_client import FlotillaError, Handling, Operation, Outcome
 from flotilla_client.batches import Publishable
 from flotilla_client.client import Session
 from flotilla_client.connection import CONNECT_MS_MAX, parsed
-from flotilla_client.joining import Call, Joined, Unheard
+from flotilla_client.joining import NEVER_MS, Call, Joined, Unheard
 from flotilla_client.losses import Losses
 from flotilla_client.operations import KNOWN, Ask, PutResult, Steps, Turn, next_ask
 from flotilla_client.protocol import Reply, Request, decode_request, encode_request
 from flotilla_client.reading import Ack, Delivery, Message, Owner, Reader
-from flotilla_client.retry import Action, Close, Done, Exchange, Failed, Listen, Pause, Send
+from flotilla_client.retry import (
+    ON_NAK,
+    Action,
+    Close,
+    Done,
+    Exchange,
+    Failed,
+    Listen,
+    Pause,
+    Send,
+)
 from flotilla_client.state import OUTBOX_BYTES_MAX
 
 # What one of several callers publishes: how long after the first, its topic, and the texts, which
@@ -133,6 +143,12 @@ class Watcher(Protocol):
 
     def failed(self, name: str, error: FlotillaError) -> None:
         """Hear that an exchange of that name has come to an error."""
+
+    def gave_up(self, process: Process, error: FlotillaError, left_ms: float) -> None:
+        """Hear that an exchange ends with an error that others ask again for, and when.
+
+        `left_ms`: of the time that it was given.
+        """
 
     def denied(self, request: Request, reply: Reply) -> None:
         """Hear that a node refuses the first attempt of a request, the only one so far."""
@@ -268,7 +284,7 @@ class Process:
     def start(self, script: Script) -> None:
         """Begin the script."""
         self._script = script
-        self._joined = self.session.joined(self, lambda error, then: then(error), self._now_ms)
+        self._joined = self.session.joined(self, self._explain, self._now_ms)
         self.carry(lambda: self._continue(lambda: next(script)))
 
     def end(self, crashed: bool) -> None:
@@ -491,6 +507,19 @@ class Process:
         """Whether the last call is published for a future, where there is a choice."""
         return bool(self._calls_made // len(UNHEARD) % 2)
 
+    def _explain(self, error: FlotillaError, then: Callable[[FlotillaError], None]) -> None:
+        for line in self._joined._lines.values():
+            head = line.head
+            if head is not None and head.exchange is not None and head.until_ms == NEVER_MS:
+                self._note_end_of(head.exchange, error)
+        then(error)
+
+    def _note_end_of(self, exchange: Exchange, error: FlotillaError) -> None:
+        """Tell who watches of an exchange that ends though it might go on."""
+        if error.code in ON_NAK and error.code not in exchange._final:
+            left_ms = exchange._deadline_ms - self._now_ms()
+            self.observer.watcher.gave_up(self, error, left_ms)
+
     def _go_on(self) -> None:
         if self.is_alive and not self._is_opening:
             self.carry(self._look)
@@ -568,6 +597,7 @@ class Process:
                     self._operate(lambda done=action: steps.send(done))  # type: ignore[misc]
                 case Failed(error):
                     self.observer.watcher.failed(exchange.name, error)
+                    self._note_end_of(exchange, error)
                     self._operate(lambda error=error: steps.throw(error))  # type: ignore[misc]
                 case Close(endpoint):
                     self.close(endpoint)

@@ -164,6 +164,18 @@ class Crowd:
         """See `scripts.Course`."""
         self._witness.believed(client, item, until_ms)
 
+    def spoken(self, client: str, item: WorkItem, kind: str, ms: int) -> None:
+        """See `scripts.Course`."""
+        self._witness.spoken(client, item, kind, ms)
+
+    def taking(self, client: str, book: LeaseBook) -> None:
+        """See `scripts.Course`."""
+        self._witness.taking(client, book)
+
+    def agreed(self, client: str, item: WorkItem, kind: str, ms: int) -> None:
+        """See `scripts.Course`."""
+        self._witness.agreed(client, item, kind, ms)
+
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """See `scripts.Course`."""
         self._witness.loop_left(client, book)

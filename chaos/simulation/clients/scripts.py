@@ -137,7 +137,7 @@ class Role:
         return cls(**{**knobs, "topics": tuple(knobs["topics"])})
 
 
-def _delivered(message: Message) -> Delivery:
+def delivered(message: Message) -> Delivery:
     """Return a message as the delivery of it alone."""
     durations = message.expires_ms or 0, message.deliver_after_ms or 0
     own = Properties(message.key, message.headers, *durations)
@@ -212,6 +212,15 @@ class Hears(Protocol):
 
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """Hear until when an item that was extended may be taken to be leased, at most."""
+
+    def spoken(self, client: str, item: WorkItem, kind: str, ms: int) -> None:
+        """Hear what a worker says of an item."""
+
+    def taking(self, client: str, book: LeaseBook) -> None:
+        """Hear what the next TAKE of a client says."""
+
+    def agreed(self, client: str, item: WorkItem, kind: str, ms: int) -> None:
+        """Hear that the cluster has heard that of an item, and agreed."""
 
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """Hear that a loop over a group was left."""
@@ -547,7 +556,7 @@ class ClientScript:
         def take(message: Message) -> str:
             nonlocal taken
             taken += 1
-            self._course.handed_over(name, _delivered(message))
+            self._course.handed_over(name, delivered(message))
             if role.is_manual and rng.random() < ACKNOWLEDGED_SHARE:
                 self._acknowledge(message.topic, message.id)
             goes_on = taken < count or not self._course.is_publishing

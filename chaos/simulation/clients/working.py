@@ -77,6 +77,15 @@ class WorkHearer(Protocol):
     def believed(self, client: str, item: WorkItem, until_ms: float) -> None:
         """Hear until when an item that was extended may be taken to be leased, at most."""
 
+    def spoken(self, client: str, item: WorkItem, kind: str, ms: int) -> None:
+        """Hear what a worker says of an item."""
+
+    def taking(self, client: str, book: LeaseBook) -> None:
+        """Hear what the next TAKE of a client says."""
+
+    def agreed(self, client: str, item: WorkItem, kind: str, ms: int) -> None:
+        """Hear that the cluster has heard that of an item, and agreed."""
+
     def loop_left(self, client: str, book: LeaseBook) -> None:
         """Hear that a loop over a group was left."""
 
@@ -270,42 +279,59 @@ class Working:
         self._items.pop(topic, None)
 
     def _decide(self, item: WorkItem, fate: str) -> None:
+        ms, was_settled = 0, bool(item.settled)
         if fate == "ack":
             item.ack()
         elif fate == "nak":
-            item.nak(self._rng.choice((0, 0, 0.1, 1.0)))
+            delay_s = self._rng.choice((0, 0, 0.1, 1.0))
+            ms = round(delay_s * 1000)
+            item.nak(delay_s)
         elif fate == "extend":
-            item._book.extend(item, self._rng.choice((150, 1_000)))
+            ms = self._rng.choice((150, 1_000))
+            item._book.extend(item, ms)
+        else:
+            return
+        if not was_settled:
+            self._course.spoken(self._name, item, fate, ms)
 
     def _take(
         self, topic: str, count: int, lease_ms: int | None, wait_ms: int
     ) -> Generator[Any, Any, None]:
         book = self._books[topic]
         book.body(count, lease_ms, wait_ms)  # the same for `take`: to see what it says
-        extended = [(item, ms) for kind, item, ms in book._told.values() if kind == "extend"]
-        acked = [item for kind, item, _ in book._told.values() if kind == "ack"]
+        self._course.taking(self._name, book)
+        said = list(book._told.values())
         asked_ms, before = book._asked_ms, set(book.hand)
         try:
             yield take(self._operations, book, count, lease_ms, wait_ms)
         except (NotSubscribed, UnknownTopic):  # somebody has ended the group
             self._forget(topic)
             return
-        kept = []
+        self._note_said(topic, said, asked_ms)
+        for item in book.hand:
+            if item not in before:
+                self._course.leased(self._name, item, asked_ms)
+
+    def _note_said(
+        self, topic: str, said: Sequence[tuple[str, WorkItem, int]], asked_ms: float
+    ) -> None:
+        """Tell what became of what a TAKE said that was carried out."""
+        book, kept = self._books[topic], []
         for item in self._items[topic]:
             if item.settled == "ack" and not book.is_to_be_said(item):
                 self._course.worked(self._name, item)
             elif not item.settled or book.is_to_be_said(item):
                 kept.append(item)
         self._items[topic] = kept
-        for item in acked:
-            if item.settled == "lost":
+        for kind, item, ms in said:
+            is_lost = item.settled == "lost"
+            if is_lost and kind == "ack":
                 self._course.told_lost(self._name, item)
-        for item, ms in extended:
-            if item.settled != "lost":
+            if is_lost:
+                continue
+            self._course.agreed(self._name, item, kind, ms)
+            if kind == "extend":
                 self._course.believed(self._name, item, asked_ms + ms)
-        for item in book.hand:
-            if item not in before:
-                self._course.leased(self._name, item, asked_ms)
 
     def _hand_over(self, topic: str, count: int) -> None:
         """Let the worker have so many of what is in hand."""

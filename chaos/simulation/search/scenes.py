@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from chaos.simulation.clients.compactor import COMPACTED_TOPIC
 from chaos.simulation.clients.replayer import KEPT_TOPIC, REPLAYER
+from chaos.simulation.clients.traveller import TRODDEN
 from chaos.simulation.clients.working import DEAD, DESK
 from chaos.simulation.plan.limits import (
     CLIENT_IDLE_MS,
@@ -88,6 +89,14 @@ MAJORITIES_PERIOD_S: Final = 3.0
 
 SLEEPERS_SHARE: Final = 0.5  # of the seeds that forget who is silent have one who waits as long
 QUIET: Final = "quiet"  # the topic that nobody publishes to
+
+TRAVELLER_SHARE: Final = 0.4  # of the seeds whose cluster gets to its level, and has few limits
+TRODDEN_POLICIES: Final[Sequence[Mapping[str, Any]]] = (
+    {"keep": "forever", "amount": 0},
+    {"keep": "count", "amount": 40},
+    {"keep": "forever", "amount": 0, "compact": True},
+)
+TRODDEN_PURGES_S: Final = (2.0, 8.0)  # between two of them
 
 SHORT_STEPS_SHARE: Final = 0.5  # of the seeds that read disks back do so in steps of few rows
 
@@ -235,6 +244,32 @@ def workshop(
         for role in those[makers:]:
             role |= {"pause_s": rng.uniform(*LATE_PAUSE_S), "take_waits_ms": [0]}
     return tuple(sorted(own, key=lambda action: action.at_s))
+
+
+def traveller(
+    rng: Random, schedule: Sequence[Action], knobs: dict[str, Any], duration_s: float
+) -> tuple[Action, ...]:
+    """Let a client of the library read where it likes, of a topic that keeps what was read, too.
+
+    In some seeds; return the schedule. It may be long behind, so not where topics are full of what
+    somebody has not read.
+    """
+    is_due = rng.random() < TRAVELLER_SHARE and "backlog_bytes_max" not in knobs
+    if not is_due or _has_limits(knobs):
+        return tuple(schedule)
+    knobs["traveller"] = 1
+    about, policy = {"node": "leader", "topic": TRODDEN}, rng.choice(TRODDEN_POLICIES)
+    if policy.get("compact"):
+        knobs |= {name: rng.choice(values) for name, (_, _, values) in OF_COMPACTION.items()}
+    own = [
+        Action(at_s, "set_topic", {**about, "policy": policy, "is_new": True})
+        for at_s in (*POLICIES_S, *LATER_RAISES_S)
+        if at_s < duration_s
+    ]
+    at_s = 0.0
+    while (at_s := at_s + rng.uniform(*TRODDEN_PURGES_S)) < duration_s:
+        own.append(Action(round(at_s, 4), "purge", {**about, "share": rng.choice((0.2, 0.6))}))
+    return tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
 
 
 def late_reader(rng: Random, roles: Sequence[dict[str, Any]], knobs: Mapping[str, Any]) -> None:

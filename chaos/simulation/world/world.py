@@ -77,6 +77,7 @@ KNOBS: Final[Mapping[str, float]] = {
     "keys": 0,  # 1: clients have keys, and so principals; not where nodes talk in bytes
     "acts": 0,  # 1: administrators purge topics, drop clients, and steer
     "patterns": 0,  # 1: somebody subscribes to patterns
+    "traveller": 0,  # 1: a client of the library reads where it likes
     "topics": 0,  # 1: topics have policies, and somebody reads them where he likes
     "scrub_bytes_per_s": 0,  # nothing is read back
     "scrub_period_s": 1.0,

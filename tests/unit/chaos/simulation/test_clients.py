@@ -156,6 +156,9 @@ class Ear:
     def denied(self, request: Request, reply: Reply) -> None:
         self.denials.append((request.type, str(reply.body["error"])))
 
+    def gave_up(self, process: Process, error: FlotillaError, left_ms: float) -> None:
+        pass
+
     def took(self, process: Process, seconds: float) -> None:
         self.longest_s = max(self.longest_s, seconds)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_a_group_that_keeps_the_room_of_all_is_drained_before_another_one_is_emp
     monkeypatch.setattr(working, "make_group", lambda operations, topic, *how: (topic, False))
     process = cast(Any, SimpleNamespace(session=SimpleNamespace(operations=None)))
     settings = 500, 1, 0.0, (0,), 0.5, None
-    course, wire = cast(Any, None), cast(Any, SimpleNamespace(now=0.0))
+    course, wire = cast(Any, Mock()), cast(Any, SimpleNamespace(now=0.0))
     worker = Working("one", ("x",), *settings, process, course, random.Random(7), wire)
     steps, answer = worker.drain(), None
     for _ in range(STEPS_MAX):
