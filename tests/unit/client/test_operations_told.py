@@ -10,7 +10,15 @@ import pytest
 
 from flotilla_client import operations as operations_module
 from flotilla_client.client import Session
-from flotilla_client.errors import Compacted, Expired, FlotillaError, Gap, Purged
+from flotilla_client.errors import (
+    Compacted,
+    Expired,
+    FlotillaError,
+    Gap,
+    Moved,
+    Purged,
+    Unavailable,
+)
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.operations import Ask, Operations, Steps, Turn
 from flotilla_client.properties import Enveloped, Properties, encode
@@ -333,3 +341,35 @@ def test_an_answer_of_several_runs_of_a_subscription_that_was_moved_brings_none(
         steps.send(Done(Reply(ACK, "r", "n", "n", 1, dict(RUNS), lengths, data), 1))
     assert stop.value.value is None
     assert not operations._behind
+
+
+def test_of_what_is_gone_a_client_has_missed_what_it_had_not(operations: Operations) -> None:
+    steps = operations.get("u", 0, 9)
+    assert isinstance(next(steps), Ask)
+    gone = {"topic": "u", "first_id": 1, "last_id": 5, "missed": 5}
+    with pytest.raises(Gap) as told:
+        steps.throw(Gap("gone", details=gone))
+    assert (told.value.details["first_id"], told.value.details["missed"]) == (4, 2)
+
+
+def test_who_is_told_that_a_subscription_was_moved_goes_on_where_it_stands(
+    operations: Operations,
+) -> None:
+    steps = operations.get("t", 0, 9)
+    assert isinstance(next(steps), Ask)
+    with pytest.raises(StopIteration):
+        steps.throw(Moved("moved", details={"topic": "t", "cursor": 1, "placed": 7}))
+    assert (operations.state.cursor("t"), operations.state.placed("t")) == (1, 7)
+
+
+def test_what_an_earlier_process_left_is_never_refused_for_certain_by_time_alone(
+    operations: Operations, seen: NotesEnds
+) -> None:
+    operations.state.enqueue("t", [pack([b"x"])])
+    steps = operations._recover()
+    assert isinstance(next(steps), Ask)
+    with pytest.raises(Unavailable) as late:
+        steps.throw(Unavailable("late", "", True))
+    assert not late.value.definite
+    assert [outcome.definite for outcome in seen.outcomes] == [False]
+    assert operations.state.topics_waiting() == ["t"]

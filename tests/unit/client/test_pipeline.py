@@ -216,3 +216,16 @@ def test_what_finds_no_room_in_the_outbox_for_as_long_as_it_may_wait_is_refused(
         bench.wait(OUTBOX_RETRY_MS)
     assert isinstance(future.exception(0), OutboxFull)
     assert not bench.take()
+
+
+def test_what_waits_behind_a_window_whose_time_is_over_is_kept_and_hears_so(
+    bench: PipelineBench,
+) -> None:
+    bench.line.is_up = False
+    futures = bench.publish(*"abcdef")
+    while not futures[0].done():
+        bench.wait(100.0)
+    errors = [future.exception(0) for future in futures]
+    assert [isinstance(error, Unavailable) and error.definite for error in errors] == [False] * 6
+    assert [entry.counter for entry in bench.state.outbox("t")] == [1, 2, 3, 4, 5, 6]
+    assert (bench.queue.kept, bench.queue.answered) == (6, 6)

@@ -419,6 +419,12 @@ def test_what_is_in_hand_when_it_is_purged_may_be_acknowledged(
     assert client._session.state.cursor("t") == 2
 
 
+def test_what_is_gone_is_in_nobodys_hand(client: Client) -> None:
+    client.get("t", max_count=2, ack="manual")
+    client._readers.pass_over("t", 2)
+    assert in_thread(lambda: texts_of(client, "t")) == [b"c"]
+
+
 def test_a_loop_ends_with_what_is_purged_and_the_next_one_goes_on(
     client: Client, node: FakeNode
 ) -> None:

@@ -26,6 +26,7 @@ from flotilla_client.retry import (
     JITTER,
     NO_ANSWER_YET,
     ON_NAK,
+    RETRY_AFTER_MS_MAX,
     SHUN_MS,
     Action,
     Close,
@@ -234,6 +235,26 @@ def test_not_leader_goes_to_the_endpoint_that_hosts_the_leader() -> None:
     driver = Driver(routes)
     driver.run(nak("not_leader", "a", leader="c"), ack("c", "c"))
     assert driver.endpoints == [0, 2]
+
+
+def test_a_wish_to_be_left_alone_is_honoured_up_to_a_bound() -> None:
+    driver = Driver(Routes(range(3)), 60_000)
+    driver.run(nak("overloaded", retry_after_ms=4 * RETRY_AFTER_MS_MAX), ack())
+    [pause_ms] = driver.pauses
+    assert RETRY_AFTER_MS_MAX * JITTER[0] <= pause_ms <= RETRY_AFTER_MS_MAX * JITTER[1]
+
+
+def test_who_is_refused_again_and_again_asks_less_and_less_often() -> None:
+    driver = Driver(Routes(range(3)))
+    refusals = [nak("electing") for _ in range(30)]
+    assert isinstance(driver.run(*refusals, ack()), Done)
+    assert max(driver.pauses[:2]) < BACKOFF_MS_MAX * JITTER[0]
+    assert min(driver.pauses[-3:]) >= BACKOFF_MS_MAX * JITTER[0]
+
+
+def test_an_adopted_attempt_is_waited_for_until_the_deadline_at_most() -> None:
+    exchange = Exchange(Routes(range(3)), "op", 1_000, ATTEMPT_MS, random.Random(SEED), sent=1)
+    assert exchange.adopted(0, 400.0) == [Listen(0, 600.0)]
 
 
 def test_retry_after_is_honoured_with_jitter() -> None:

@@ -735,6 +735,21 @@ def test_the_next_process_knows_that_a_subscription_was_placed_elsewhere_or_ende
 
 
 @FORMS
+def test_a_subscription_that_was_moved_back_stands_there(tmp_path: Path, is_kept: bool) -> None:
+    with closing(State(tmp_path if is_kept else None)) as state:
+        state.place("t", 5, 7)
+        state.resumed("me", 1, 0, {}, {"t": 2}, {"t": 9})
+        assert state.cursor("t") == 2
+
+
+def test_a_sequence_that_was_given_out_is_not_given_again(tmp_path: Path) -> None:
+    with closing(State(tmp_path)) as state:
+        assert [state.next_sequence() for _ in range(3)] == [1, 2, 3]
+        state.raise_sequence(1)
+        assert (state.sequence, state.next_sequence()) == (3, 4)
+
+
+@FORMS
 def test_what_another_process_has_moved_was_not_handed_over_there(
     tmp_path: Path, is_kept: bool
 ) -> None:
