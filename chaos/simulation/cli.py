@@ -76,7 +76,7 @@ def _seed_range(context: click.Context, option: click.Parameter, text: str | Non
 @click.option(
     "--mode",
     type=click.Choice(get_args(Mode)),
-    help="What is asked of a run. Default: one seed in five is live.",
+    help="What a run is for. Default: of five seeds one is live, and one log.",
 )
 @click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="Default: as the seed says.")
 @click.option("--bug", metavar="NAME", help="Plant this bug first.")

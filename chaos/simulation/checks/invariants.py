@@ -22,6 +22,7 @@ from cluster.node.member import Member
 from cluster.store import commands
 from cluster.store.commands import Admit, Advance, Operation, Put, Raise, Stamp
 from cluster.wire.levels import LEVEL_FIRST
+from cluster.wire.messages import Refusal
 from flotilla_client.protocol import lane_of
 
 CHECKS: Final[Mapping[str, str]] = {
@@ -96,7 +97,7 @@ OF_THE_DISK: Final = frozenset(
         "OperationalError",
     }
 )
-OF_THE_STORE: Final = frozenset({"flip_store", "flip_row"})
+OF_THE_STORE: Final = frozenset({"flip_store", "flip_row", "falsified"})
 NEVER_S: Final = float("-inf")
 HEARD_S_MAX: Final = 2.2  # a leader may take who fell silent so lately for one who holds the log
 TAKEOVER_SHARE_MIN: Final = 0.45  # of the stated time, on a clock that may run at half the rate
@@ -397,6 +398,15 @@ class Invariants:
         if standing and standing[node.member] == identity.incarnation:
             self.fail("evicted", f"{node.name} ended as evicted, and is a member")
 
+    def _refused(self, fields: Mapping[str, Any]) -> None:
+        """Check that who is told that it was replaced was."""
+        node = self._world.machine(fields["node"])
+        if fields["refusal"] != Refusal.EVICTED or node.as_member is None:
+            return
+        if self._newest_members()[node.member] == node.as_member.identity.incarnation:
+            text = f"{fields['name']} tells {node.name} that it was evicted, and is a member"
+            self.fail("evicted", text)
+
     def _newest_members(self) -> Mapping[str, str]:
         """Return the members as the machine knows them that has applied most."""
         members = [each.as_member for each in self._world.machines() if each.as_member is not None]
@@ -560,6 +570,7 @@ _EVENTS: Final = {
     "apply": Invariants._applied,
     "raising": Invariants._raising,
     "node_failed": Invariants._node_failed,
+    "peer_refusedby": Invariants._refused,
     "emptied": Invariants._emptied,
     "admitting": Invariants._admitting,
     "not_evicted": Invariants._not_evicted,

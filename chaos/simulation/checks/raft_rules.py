@@ -86,6 +86,11 @@ class Life:
     digests: dict[str, bytes] = field(default_factory=dict)
     led: list[int] = field(default_factory=list)
     matches: tuple[int, list[tuple[str, int]]] | None = None  # as a leader: term, who has what
+    # As a leader, by follower: the term and the last entry that it was sent, until that was lost.
+    sent: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    asked_for: dict[str, tuple[int, int]] = field(default_factory=dict)  # in a refusal, in a term
+    question_s: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    passed: tuple[int, int] = (0, 0)  # the newest barrier that a majority has answered in a term
     transferred_index: int | None = None  # the last entry when it was told to hand over
 
 
@@ -106,6 +111,7 @@ class RaftRules:
         self._first_of_term: dict[int, int] = {}
         self._wishes: set[tuple[int, str]] = set()  # (term, who is to lead next) of entries
         self._answered_s: dict[tuple[str, int, int], float] = {}  # a barrier, by whom, first
+        self._lives_read: dict[str, int] = {}  # by machine: whose log was compared with its disk
         world.net.taps.append(self._delivered)
         world.net.send_taps.append(self._sent)
         world.observers.append(self._observe)
@@ -163,9 +169,17 @@ class RaftRules:
         committed = max(raft.commit_index, raft.applied_index)
         if committed > self._committed:
             self._only_committed(node, committed)
+        if node.disk.is_synced and not node.disk_faults:
+            self._knows_its_disk(node, member, mirror)
+        if self._admitted:
+            self._knows_who_is_admitted(node, member)
         is_leader = raft.is_leader
         if is_leader:
             self._counts_rightly(node, member, life)
+            self._forgets_no_answer(node, member, life)
+        if life.sent:
+            gone = life.sent.keys() - member.linked.names
+            life.sent = {name: each for name, each in life.sent.items() if name not in gone}
         if is_leader or life.leading is not None or life.proved_index is None:
             life.proved_index = committed  # what it led, or began with
         elif committed > life.proved_index:
@@ -215,6 +229,50 @@ class RaftRules:
                 text = f"{node.name} believes that {name} has {index} in term {raft.term}"
                 self._fail("commit", f"{text}, it has said {most}")
 
+    def _knows_its_disk(self, node: SimNode, member: Member, mirror: Mirror) -> None:
+        """Check that a node takes its log to end, and itself to have voted, as its disk says."""
+        journal = member.journal
+        known = journal.term, journal.vote, journal.last_index, journal.last_term
+        there = mirror.term, mirror.vote, mirror.last_index, mirror.last_term
+        if known != there:
+            what = "(term, vote, last entry, its term)"
+            text = f"{node.name} takes its {what} for {known}, and {there} is on its disk"
+            self._fail("hard_state", text)
+        store = member.store
+        term = self._invariants.term_of(store.applied_index)
+        if term not in (None, store.applied_term):
+            text = f"{node.name} takes entry {store.applied_index} for one of {store.applied_term}"
+            self._fail("prefix", f"{text}, it is of term {term}")
+
+    def _knows_who_is_admitted(self, node: SimNode, member: Member) -> None:
+        """Check that the admissions which a node takes to be pending stand in its log, and all do.
+
+        Of one that no leader has sent yet nothing is known.
+        """
+        applied, term_at = member.store.applied_index, member.journal.term_at
+        pending = {
+            at: (each.node, each.incarnation) for at, each in member._pending._entries.items()
+        }
+        there = {
+            index: voter
+            for (index, term), voter in self._admitted.items()
+            if index > applied and term_at(index) == term
+        }
+        sent = {at: (at, term_at(at)) in self._entries for at in pending}
+        known = {at: each for at, each in pending.items() if sent[at] or term_at(at) is None}
+        if known != there:
+            text = f"{node.name} takes {known} for admitted, of its log, which has {there}"
+            self._fail("replaced", text)
+
+    def _forgets_no_answer(self, node: SimNode, member: Member, life: Life) -> None:
+        """Check that what a majority has answered to a leader stays answered."""
+        term = member.raft.term
+        passed = member.raft._reads.passed(term)
+        if life.passed[0] == term and passed < life.passed[1]:
+            text = f"{node.name} took barrier {life.passed[1]} for passed in term {term}"
+            self._fail("barrier", f"{text}, and takes {passed} for it now")
+        life.passed = term, passed
+
     # --- delivered --------------------------------------------------------------------------------
 
     def _delivered(self, source: str, target: str, message: Message) -> None:
@@ -246,6 +304,12 @@ class RaftRules:
             said = self._life(target).acknowledged[message.term]
             voter = self._voter(source, target)
             said[voter] = max(message.next_index - 1, said.get(voter, 0))
+        else:  # what was in flight was not taken
+            life = self._life(target)
+            life.sent.pop(source, None)
+            term, least = life.asked_for.get(source, (message.term, message.next_index))
+            least = min(least, message.next_index) if term == message.term else message.next_index
+            life.asked_for[source] = message.term, least
 
     def _take_request_vote_response(
         self, source: str, target: str, message: RequestVoteResponse
@@ -301,6 +365,7 @@ class RaftRules:
         self._only_committed(node, message.commit_index)
         if message.entries:
             self._within_limits(node, message)
+            self._sends_once(node, target, message)
         before = message.previous_term
         index = message.previous_index
         for command, at, term in message.entries:
@@ -329,6 +394,19 @@ class RaftRules:
         ):
             text = f"{node.name} sends {count} entries of {size_bytes} bytes in one append"
             self._fail("limit", text)
+
+    def _sends_once(self, node: SimNode, target: str, message: AppendEntries) -> None:
+        """Check that what is in flight is not sent again (rule 22).
+
+        It is lost with its connection, and by a refusal.
+        """
+        life, first, last = self._life_of(node), message.entries[0][1], message.entries[-1][1]
+        term, known, at_s = life.sent.get(target, (0, 0, 0.0))
+        is_open = self._world.net.closed_s(node.name, target) < at_s
+        if is_open and term == message.term and first <= known:
+            text = f"{node.name} sends {target} entry {first} again in term {term}"
+            self._fail("append", f"{text}: up to {known} are in flight")
+        life.sent[target] = message.term, last, self._world.now
 
     def _note_admission(self, index: int, term: int, command: bytes) -> None:
         size = int.from_bytes(command[2:6], "little")
@@ -544,6 +622,9 @@ class RaftRules:
         life, last_index = self._life_of(node), self._mirror_of(node).last_index
         if life.transferred_index is not None:
             last_index = min(last_index, life.transferred_index)
+        elif self._world.net.hello_of(node.name, target) is None:
+            text = f"{node.name} hands term {message.term} over to {target}"
+            self._fail("handover", f"{text}, and is not connected with it")
         if self._mirror_of(node).last_term > message.term and life.last is not None:
             # A newer leader's entries came in the turn in which the word left.
             last_index = min(last_index, life.last[1])
@@ -565,6 +646,12 @@ class RaftRules:
 
     def _read_index(self, node: SimNode, target: str, message: ReadIndex) -> None:
         self._by_its_leader(node, message.term, "asks whether it leads")
+        life, now = self._life_of(node), node.clock()
+        term, sequence, asked_s = life.question_s.get(target, (0, 0, 0.0))
+        is_same = (term, sequence) == (message.term, message.sequence)
+        if is_same and now - asked_s < self._world.knob("heartbeat_s") - CLOCK_S:
+            self._fail("barrier", f"{node.name} asks {target} {sequence} twice within a heartbeat")
+        life.question_s[target] = message.term, message.sequence, now
 
     def _read_index_response(self, node: SimNode, target: str, message: ReadIndexResponse) -> None:
         life = self._life_of(node)
@@ -595,6 +682,20 @@ class RaftRules:
 
     def _offer(self, node: SimNode, target: str, message: SnapshotOffer) -> None:
         self._by_its_leader(node, message.term, "offers a copy")
+        member, life = node.as_member, self._life_of(node)
+        assert member is not None, node.name
+        first = member.journal.first_index
+        asked_term, asked = life.asked_for.get(target, (0, 0))
+        sent_term, sent, _ = life.sent.pop(target, (0, 0, 0.0))
+        # It wants what the log has no more; or was to be sent that next, since it was heard last.
+        wants = [asked] if asked_term == message.term else []
+        wants += [sent + 1] if sent_term == message.term else []
+        wants += [self._counted(node.name, message.term).get(target, 0) + 1]
+        wants += [member.raft.term_start_index]
+        wants = [index for index in wants if index > 1]
+        if min(wants) > first:
+            text = f"{node.name} offers {target} a copy, and has its log from {first} on"
+            self._fail("snapshot", f"{text}: it wants none before {min(wants)}")
 
     def _chunk(self, node: SimNode, target: str, message: SnapshotChunk) -> None:
         member, life = node.as_member, self._life_of(node)

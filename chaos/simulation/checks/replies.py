@@ -1001,7 +1001,9 @@ class Replies:
         if said != expected or body["node"] != node.member:
             return f"{body['node']} says {said}, it is {node.member} and has {expected}"
         level = reference.level.at(index)
-        return "" if body["level"] == level else f"it says level {body['level']}, it is {level}"
+        if body["level"] != level:
+            return f"it says level {body['level']}, it is {level}"
+        return _status_of_raft(node, body)
 
     def _upgraded(
         self, node: SimNode, asked: Asked, body: Any, lengths: bytes, data: bytes, high: int
@@ -1354,6 +1356,34 @@ def _keys_of_act(operation: Operation) -> Iterable[Key]:
 def _said(body: Mapping[str, Any]) -> Key:
     lists = [tuple(sorted(set(body.get(name) or ()))) for name in ("publish", "subscribe")]
     return (*lists, bool(body.get("observe")), bool(body.get("admin")))
+
+
+def _status_of_raft(node: SimNode, body: Mapping[str, Any]) -> str:
+    """Return what a member's status says of its part in Raft that is not so, "" if all is.
+
+    It may have been made in an earlier turn, so that the log has come further.
+    """
+    member = node.as_member
+    if member is None or "commit_index" not in body:
+        return ""
+    raft, leader, rows = member.raft, body["leader"], body["members"]
+    settled = max(raft.commit_index, raft.applied_index)
+    if not body["applied_index"] <= settled >= body["commit_index"]:
+        return f"it says that {body['commit_index']} is committed, and {settled} is"
+    if body["checkpointed_index"] > member.checkpointed_index:
+        return f"it says that it has a checkpoint of {body['checkpointed_index']}"
+    if leader not in ("", node.member) and not rows[leader]["connected"]:
+        return f"it says that {leader} leads, and is not connected with it"
+    if (body["role"] == "leader") != (leader == node.member):
+        return f"it says that {leader!r} leads, and is {body['role']}"
+    for name, row in rows.items():
+        if row["connected"] and row["silent_ms"]:
+            return f"it says that {name} is connected, and silent for {row['silent_ms']} ms"
+        if row.get("lag", 0) != body["last_index"] - row.get("match_index", body["last_index"]):
+            return (
+                f"it says that {name} lacks {row['lag']} entries, and {row['match_index']} is there"
+            )
+    return ""
 
 
 def _is_of_room(body: Mapping[str, Any]) -> bool:

@@ -51,6 +51,7 @@ class Scrubbing:
         self._damaged: dict[str, set[Place]] = {}  # by machine: since its disk was last emptied
         self._passes: dict[str, _Under] = {}
         self._rested_s: dict[str, float] = {}  # when a pass ended last, or something disturbed
+        self._told: dict[str, set[tuple[Place, str]]] = {}  # by machine: what the last pass found
         world.observers.append(self._observe)
         if world.knob("scrub_bytes_per_s"):
             world.watchers.append(self._turned)
@@ -64,6 +65,7 @@ class Scrubbing:
             self._ended(fields["node"])
         elif kind in ("started", "ended"):
             self._passes.pop(fields["node"], None)
+            self._told.pop(fields["node"], None)
             self._rested_s[fields["node"]] = self._world.now
         elif kind in ("emptied", "moved_in", "double_gone"):
             self._damaged.pop(fields["node"], None)
@@ -83,6 +85,8 @@ class Scrubbing:
         if place not in self._damaged.get(node, ()) and ANYWHERE.isdisjoint(faults):
             said = {name: value for name, value in fields.items() if name != "advice"}
             self._invariants.fail("scrub", f"a false alarm: {said}")
+        if (place, fields["reason"]) in self._told.get(node, ()):
+            self._invariants.fail("scrub", f"{node} tells of {place} again")
 
     # --- passes ---------------------------------------------------------------------------------
 
@@ -121,7 +125,9 @@ class Scrubbing:
         self._rested_s[name] = self._world.now
         if under is None or node.as_member is None:
             return
-        told = {_place(each) for each in node.as_member.scrub.findings()}
+        findings = node.as_member.scrub.findings()
+        self._told[name] = {(_place(each), each["reason"]) for each in findings}
+        told = {_place(each) for each in findings}
         missed = under.before - told
         if UNREADABLE in told:
             missed = {place for place in missed if place[0] == JOURNAL}

@@ -13,20 +13,26 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
+from chaos.simulation.world.network import member_of
 from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.wire import WirePort
 from chaos.simulation.world.world import World
+from cluster.members import about
 from cluster.members.handshake import can_read
 from cluster.members.membership import is_linked
+from cluster.node.audit import StateComparison
 from cluster.node.member import Member
 from cluster.node.replica import Replica
+from cluster.raft.ready import SoftState
 from cluster.store.groups import SharedGroup
 from cluster.store.store import Store
 from cluster.store.unread import Unread
 from cluster.store.users import SUBSCRIBE
+from cluster.wire.messages import About, Message, SnapshotChunk, SnapshotRefused, SnapshotRequest
 
 TURNS_PER_LOOK: Final = 16  # of a node; see books.py
 AT_ONCE_S: Final = 0.0  # at the end of any turn
@@ -35,6 +41,8 @@ COMPACTION_S_MAX: Final = 4.0  # a checkpoint is looked for once a second, and c
 OVERDUE_S_MAX: Final = 1.0  # behind a deadline: a node that was paused looks in its next turn
 SEEN_S_MIN: Final = 0.5  # that a connection has stood: one that is soon gone may be seen by nobody
 SILENCE_S_MAX: Final = 1.0  # by which a status may tell of a longer silence than there was
+TOLD_S_MAX: Final = 0.3  # until the others are told that a disk is short of room, or is no more
+JUDGED_S_MAX: Final = 3.0  # until what the others have told of their digests is judged by
 
 Wrong = tuple[str, str, float]  # what it is known by, how it reads, for how long it may be so
 
@@ -51,10 +59,52 @@ class Upkeep:
         # node's own clock.
         self._met_s: dict[tuple[str, int, str], float] = {}
         self._parted_s: dict[tuple[str, int, str], float] = {}
+        # By (machine, process, member): when that has asked for a piece of a copy, by the node's
+        # own clock; until it is answered.
+        self._asked_s: dict[tuple[str, int, str], float] = {}
+        self._condemned: set[str] = set()  # machines whose disks are not to be used again
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
+        world.net.taps.append(self._delivered)
+        world.net.send_taps.append(self._sent)
+
+    def _delivered(self, source: str, target: str, message: Message) -> None:
+        if type(message) is SnapshotRequest:
+            node = self._world.machine(target)
+            self._asked_s[node.name, node.life, member_of(source)] = node.clock()
+
+    def _sent(self, source: str, target: str, message: Message) -> None:
+        kind = type(message)
+        if kind is SnapshotChunk or kind is SnapshotRefused:
+            self._asked_s.pop((source, self._world.machine(source).life, target), None)
+        elif kind is SnapshotRequest:
+            self._asks_in_time(self._world.machine(source), target)
+        elif kind is About and message.facts:  # type: ignore[union-attr]
+            self._tells_its_newest(self._world.machine(source), about.decode(message))  # type: ignore[arg-type]
+
+    def _asks_in_time(self, node: SimNode, source: str) -> None:
+        """Check that who was refused a copy, or given a damaged one, waits before it asks again."""
+        assert node.replica is not None, node.name
+        early_s = node.replica._fetch._pause_until_s - node.clock()
+        if early_s > 0:
+            text = f"{node.name} asks {source} for a copy, {early_s:.3f} s before it may"
+            self._invariants.fail("upkeep", text)
+
+    def _tells_its_newest(self, node: SimNode, facts: about.Facts) -> None:
+        """Check that a node tells the digests that it has, the newest among them."""
+        member = node.as_member
+        marks = {} if member is None else member.store.audit.marks
+        wrong = [index for index, digest in facts.digests.items() if marks.get(index) != digest]
+        if wrong or (marks and not facts.double and next(reversed(marks)) not in facts.digests):
+            told = sorted(facts.digests)
+            text = f"{node.name} tells its digests of {told}"
+            self._invariants.fail("upkeep", f"{text}, and has {list(marks)[-3:]} last")
 
     def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "node_failed" and fields["error"] == "CondemnedState":
+            self._condemned.add(fields["node"])
+        elif kind in ("emptied", "moved_in", "double_gone"):
+            self._condemned.discard(fields["node"])
         if kind not in ("peer_connected", "peer_disconnected"):
             return
         node = self._world.machine(fields["node"])
@@ -67,6 +117,8 @@ class Upkeep:
     def _turned(self, node: SimNode) -> None:
         self._turns += 1
         replica = node.replica
+        if node.name in self._condemned:
+            self._invariants.fail("upkeep", f"{node.name} takes part with what it has condemned")
         if replica is None or self._turns % TURNS_PER_LOOK:
             return
         now, before = node.clock(), self._since.get(node.name, (node.life, {}))
@@ -90,14 +142,80 @@ class Upkeep:
             )
         if node._worker.idle and fetch._verifying:
             yield "verifying", "it takes a copy for one that is being verified", AT_ONCE_S
+        yield from self._unanswered(node, replica)
+        if replica._told_low != node.disk_low:
+            text = f"the others know of its disk that it is low: {replica._told_low}"
+            yield f"told {node.disk_low}", f"{text}, and it is: {node.disk_low}", TOLD_S_MAX
+        if isinstance(node._port, WirePort):
+            heard, live = node._port.port._heard, node._port.port._live.values()
+            left = [each.name for each in live if each not in heard and each.reader.has_frame()]
+            if left:
+                yield "frames", f"what {left} have said waits, and nobody looks", AT_ONCE_S
         if member is None:
             return
+        yield from self._standing(node, member)
+        yield from self._states(node, member)
         yield from self._jobs(node, member)
         yield from self._peers(node, member)
         yield from self._overdue(node, replica, member)
         yield from self._files(node, replica, member)
         yield from _of_groups(member.store)
         yield from self._unread(member.store)
+
+    def _unanswered(self, node: SimNode, replica: Replica) -> Iterator[Wrong]:
+        """Yield who has asked for a piece of a copy and is told nothing by an idle worker."""
+        if not self._asked_s:
+            return
+        for key, asked_s in list(self._asked_s.items()):
+            name, life, member = key
+            if name != node.name:
+                continue
+            if life != node.life or replica._peers.hello_of(member) is None:
+                del self._asked_s[key]
+            elif node._worker.idle and not self._world.net.has_untaken(name):
+                text = f"{member} has asked for a copy, and is told nothing"
+                yield f"asked {member} {asked_s}", text, TURNS_S_MAX
+
+    def _standing(self, node: SimNode, member: Member) -> Iterator[Wrong]:
+        """Yield what a node says, or lets others know, and does not have, of itself and members."""
+        raft, settings = member.raft, member.settings
+        if member._standing != SoftState(raft.role, raft.term, raft.leader):
+            text = f"it is {raft.role} of {raft.leader!r} in {raft.term}"
+            yield "standing", f"{text}, and has told of {member._standing}", AT_ONCE_S
+        admitted = {name: member._admission(name)[0] or "" for name in settings.members}
+        roll = node._port.roll
+        if (roll.newest, roll.applied) != (admitted, member.store.members):
+            text = f"its log has {admitted}, and it judges others by {roll.newest}"
+            yield "roll", text, AT_ONCE_S
+        may = admitted[settings.name] in ("", member.identity.incarnation)
+        if raft.may_campaign != may:
+            yield "campaign", f"it may campaign: {raft.may_campaign}, and is to: {may}", AT_ONCE_S
+        hellos = member.linked._context.hellos()
+        for name, sighting in member.linked.sightings(node.clock()).items():
+            if sighting.silent_s and hellos[name] is not None:
+                text = f"{name} is connected, and said to be silent for {sighting.silent_s:.1f} s"
+                yield f"sighted {name}", text, AT_ONCE_S
+
+    def _states(self, node: SimNode, member: Member) -> Iterator[Wrong]:
+        """Yield what a node should have made of the others' digests by now."""
+        comparison, marks = member._comparison, member.store.audit.marks
+        told = [comparison._told[name] for name in member.linked.names if name in comparison._told]
+        majority = member.settings.majority
+        if same := _agreed_by(comparison, told, marks, majority):
+            text = f"a majority has its state at {same}, and it knows of {comparison.agreed}"
+            yield f"agreed {same}", text, JUDGED_S_MAX
+        others = [
+            other.as_member.store.audit.marks
+            for name in member.linked.names
+            for other in self._world.machines_of(name)
+            if other.as_member is not None
+        ]
+        if len(others) >= majority and marks:
+            index = next(reversed(marks))
+            known = [each[index] for each in others if index in each]
+            if marks[index] not in known and max(map(known.count, known), default=0) >= majority:
+                text = f"a majority has another state at {index}, and it goes on"
+                yield "differs", text, JUDGED_S_MAX
 
     def _jobs(self, node: SimNode, member: Member) -> Iterator[Wrong]:
         """Yield what is said to be done while the worker has nothing to do."""
@@ -176,6 +294,20 @@ class Upkeep:
             wrong = _out_of_date(store, client_id, kept)
             if wrong:
                 yield f"unread {client_id}", f"of {client_id} is kept that {wrong}", AT_ONCE_S
+
+
+def _agreed_by(
+    comparison: StateComparison,
+    told: Sequence[Mapping[int, str]],
+    marks: Mapping[int, str],
+    majority: int,
+) -> int:
+    """Return the first index behind the one known to be agreed that a majority agrees on, or 0."""
+    indexes = {index for each in told for index in each if index > comparison.agreed}
+    for index in sorted(indexes & marks.keys()):
+        if 1 + sum(each.get(index) == marks[index] for each in told) >= majority:
+            return index
+    return 0
 
 
 def _out_of_date(store: Store, client_id: str, kept: Unread) -> str:

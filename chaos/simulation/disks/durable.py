@@ -35,6 +35,15 @@ def proved_bytes(path: Path, data: bytes) -> int:
     return int.from_bytes(data[last + 8 : last + 12], "little") if last else 0
 
 
+def record_edges(path: Path, data: bytes) -> list[int]:
+    """Return where the records in a segment's first bytes begin; its beginning, if none does."""
+    segment = Segment(path.parent, int(path.stem), 0)
+    try:
+        return [offset for _, offset in segment.scan(data)] or [0]
+    except CorruptJournal:
+        return [0]
+
+
 def _synced(inode: Inode) -> bytes:
     return inode.synced
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 NODES_MAX: Final = 7  # more only make a run slower: a majority of seven is four
 CLIENTS_MAX: Final = 10
 SCHEDULE_MAX: Final = 10_000  # actions; a run of hours has some thousands
 _NAMES: Final = "abcdefg"
 
-Mode = Literal["safety", "live"]
+Mode = Literal["safety", "live", "log"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Plan:
     """All that decides a run. `knobs`: settings by name; see `world.KNOBS` for those of the world.
 
     `mode`: in `safety` the schedule may break anything at any time; in `live` a majority is healthy
-    for good from some point on, and progress is due.
+    for good from some point on, and progress is due; in `log` the same things befall the log and
+    its members again and again (log_plans.py), and the cluster is whole in between.
     """
 
     seed: int
@@ -50,7 +51,7 @@ class Plan:
         assert 1 <= self.nodes <= NODES_MAX, f"{self.nodes} nodes; 1 to {NODES_MAX}"
         assert 0 <= self.clients <= CLIENTS_MAX, f"{self.clients} clients; 0 to {CLIENTS_MAX}"
         assert self.duration_s > 0, f"a run of {self.duration_s} s"
-        assert self.mode in ("safety", "live"), self.mode
+        assert self.mode in get_args(Mode), self.mode
         assert len(self.schedule) <= SCHEDULE_MAX, f"{len(self.schedule)} actions"
 
     @property

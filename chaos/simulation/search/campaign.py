@@ -25,6 +25,7 @@ from typing import Any, Final
 from chaos.simulation.plan.plan import Mode, Plan
 from chaos.simulation.plan.result import LOST, Failure, Result
 from chaos.simulation.search.lines import Lines, Tracer, merged
+from chaos.simulation.search.log_plans import log_plan_for
 from chaos.simulation.search.run import run
 from chaos.simulation.search.swarm import plan_for
 
@@ -33,6 +34,7 @@ RUN_REAL_S_MAX: Final = 300.0  # a run takes seconds; one that takes this long i
 END_S_MAX: Final = 10.0  # a worker that was killed is gone at once, unless the machine is very busy
 FAILURES_MAX: Final = 10  # then a campaign ends: each is a person's afternoon
 LIVE_EVERY: Final = 5  # one seed in five is a run for liveness
+LOG_EVERY: Final = 5  # one in five, another one, is of what befalls the log
 
 Work = Callable[[Plan], Result]
 
@@ -52,7 +54,9 @@ class Recipe:
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of the seed."""
-        mode = self.mode or ("live" if seed % LIVE_EVERY == 0 else "safety")
+        mode = self.mode or _mode_of(seed)
+        if mode == "log":
+            return log_plan_for(seed, self.nodes)
         return plan_for(seed, mode, self.nodes)
 
     def takes(self, plan: Plan) -> bool:
@@ -62,6 +66,12 @@ class Recipe:
     def __call__(self, plan: Plan) -> Result:
         """Run the plan."""
         return run(plan, self.bug, tracer=_tracer() if self.traces else None)
+
+
+def _mode_of(seed: int) -> Mode:
+    if seed % LIVE_EVERY == 0:
+        return "live"
+    return "log" if seed % LOG_EVERY == LOG_EVERY // 2 + 1 else "safety"
 
 
 @cache

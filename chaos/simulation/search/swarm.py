@@ -1286,6 +1286,23 @@ def _load(draw: Draw) -> dict[str, Any]:
     return {"roles": roles, "deadline_ms": rng.choice((1_500, 1_500, 3_000, 15_000))}
 
 
+def plain_load(draw: Draw) -> dict[str, Any]:
+    """Return clients of one topic or two that publish, read and list, and little else."""
+    rng, topics = draw.rng, ["x", "y"][: draw.rng.randint(1, 2)]
+    size_bytes = rng.choice((20, 20, 200, 2000))
+    roles = []
+    for number, _ in enumerate(draw.clients):
+        role = _role(draw, topics, size_bytes) | {"churns": 0.0, "oversized": 0.0}
+        is_maker = number < 2
+        role |= {
+            "puts": float(is_maker),
+            "gets": float(not is_maker),
+            "pause_s": rng.uniform(0.02, 0.1),
+        }
+        roles.append({**role, "is_awaiting": False, "batch_count": rng.choice((1, 1, 3))})
+    return {"roles": roles, "deadline_ms": rng.choice((1_500, 3_000))}
+
+
 def _let_work(
     draw: Draw,
     roles: Sequence[dict[str, Any]],

@@ -145,6 +145,7 @@ class Side(Protocol):
     """A running node's side of a network, as far as the node has to know it."""
 
     silent: bool  # paused: it neither reads nor writes
+    roll: Roll
 
     def begin_turn(self, now: float) -> None:
         """Do what the product's loop does before a turn; `now`: on the node's clock."""

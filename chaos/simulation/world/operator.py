@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from chaos.simulation.disks import rows
 from chaos.simulation.disks.disk import Inode
-from chaos.simulation.disks.durable import journal_files, proved_bytes
+from chaos.simulation.disks.durable import journal_files, proved_bytes, record_edges
 from chaos.simulation.world.builds import BUILDS, NEXT
 from chaos.simulation.world.network import double_of, member_of
 from chaos.simulation.world.node import OPERATOR, SimNode
@@ -37,7 +37,9 @@ from flotilla_client.protocol import (
     encode_request,
 )
 
-DAMAGES: Final = frozenset({"flip", "cut", "unreadable", "flip_store", "flip_row"})
+DAMAGES: Final = frozenset({"flip", "cut", "cut_edge", "unreadable", "flip_store", "flip_row"})
+FALSIFIED: Final = "falsified"  # a state that is not what the log makes of it
+SPOILED: Final = DAMAGES | {FALSIFIED}
 OPEN_S: Final = 0.5  # between two looks whether everybody may do everything again
 INSTALL_S: Final = 1.0  # until somebody has installed what a node said that it takes
 EVICTED_S_MAX: Final = 10.0  # to apply the entry, to be refused, and to learn of it
@@ -67,6 +69,7 @@ class Operator:
             "double": self.double,
             "wipe": self.wipe,
             "damage": self.damage,
+            "falsify": self.falsify,
             "restart": self.restart,
             "restart_all": self.restart_all,
         }
@@ -82,6 +85,7 @@ class Operator:
     def damage(self, node: str, how: str) -> None:
         """Flip a bit, or cut a file's end, in what the journal has proved to be durable there.
 
+        `cut_edge`: behind a record, so that what is left is whole by itself.
         `unreadable`: reads of the file report EIO from now on. `flip_store`: anywhere in the
         database; `flip_row`: in a row of it, whose place is known.
 
@@ -104,6 +108,8 @@ class Operator:
             return
         path, inode, high, is_last = rng.choice(files)
         at = rng.randrange(high)
+        if how == "cut_edge":
+            at = rng.choice(record_edges(path, bytes(inode.data[:high])))
         inode.spare()
         if how == "unreadable":
             inode.is_readable = False
@@ -114,6 +120,20 @@ class Operator:
             inode.durable_bytes = at
         self._note_damage(found, how)
         self._world.emit("damaged", node=node, file=path.name, at=at)
+
+    def falsify(self, node: str) -> None:
+        """Let a member's state be another than its log makes of it, as a defect might.
+
+        It differs in the digest alone, from the next entry on. The others' digests tell, and it is
+        not to be one of them any more.
+        """
+        found = self._world.nodes[node]
+        member = found.as_member
+        if member is None or not member.store.audit.is_on or not self._may_lose(node):
+            return
+        self._note_damage(found, FALSIFIED)
+        member.store.audit._digest = FALSIFIED
+        self._world.emit("falsifying", node=node, index=member.store.applied_index)
 
     def _flip_row(self, node: SimNode, rng: Random) -> None:
         """Flip a bit of a row; its process has to run, as it is done by SQLite."""
@@ -352,7 +372,7 @@ class Operator:
             world.disk_free(name)
             world.clock_rate(name, 1.0)
             world.slow_fsync(name, 0.0)
-            if name in self._unsound and not DAMAGES.isdisjoint(node.disk_faults):
+            if name in self._unsound and not SPOILED.isdisjoint(node.disk_faults):
                 self._empty(name)
         for name, how in sorted(broken.items()):
             if len(self._unsound | {name, *self.broken}) <= self._faulty_max:

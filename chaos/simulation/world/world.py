@@ -38,6 +38,7 @@ from cluster.settings.config import RaftSettings
 START_S: Final = 0.2  # the nodes of a run start within this time
 PIECE_BYTES: Final = 8 * 1024  # of a copy, where pieces are small
 LOOK_S: Final = 0.005  # between looks at whether a copy is under way
+ISOLATED_S: Final = 0.1  # an isolated process that ends is down for so long
 EVENTS_MAX: Final = 50_000_000  # a run that needs more is stuck in a loop without time passing
 HASHED_AT_ONCE: Final = 1024  # one call of the hash for each note would cost more than the hash
 # A fifth of what repr() takes. Later versions write what is referred to twice in a shorter way,
@@ -117,6 +118,7 @@ class World:
         self._streams: dict[str, random.Random] = {}
         self._patches = ExitStack()
         self._power_keeps: dict[str, str | None] = {}
+        self._traps: dict[str, tuple[float, dict[str, Any]]] = {}  # by event: until when, and what
         self._knobs = {name: float(plan.knobs.get(name, value)) for name, value in KNOBS.items()}
         self._home = tempfile.TemporaryDirectory(dir=memory_directory())
         self.directory = Path(self._home.name)
@@ -221,6 +223,10 @@ class World:
 
     def tell(self, kind: str, fields: dict[str, Any]) -> None:
         """Tell all observers of an event that the hash knows already, by a note of its own."""
+        if kind in self._traps:
+            until_s, isolation = self._traps.pop(kind)
+            if self.now < until_s:
+                self.isolate(leader=fields["node"], **isolation)
         for observer in self.observers:
             observer(kind, fields)
 
@@ -507,6 +513,36 @@ class World:
         if seconds is not None:
             self.after(seconds, lambda: cut.discard((source, target)))
 
+    def isolate(
+        self, count: int, seconds: float, end_s: float = 0.0, keep: str = "", leader: str = ""
+    ) -> None:
+        """Cut the leader, with followers up to `count` in all, off from all others for a while.
+
+        So the others elect another one, whose entries replace theirs. With an `end_s` the processes
+        of those who are cut off end then (`keep`: with their machines' power, see `power_loss`),
+        and go on from what they have, before they hear of anybody.
+        """
+        first = leader or self.leader()
+        if not first:
+            return
+        rest = sorted(name for name in self.nodes if name != first)
+        apart = [first, *self.stream("isolate").sample(rest, min(count, len(self.nodes)) - 1)]
+        others = [name for name in self.nodes if name not in apart]
+        for name in apart:
+            self.cut(name, others, seconds)
+        if end_s:
+            for name in apart:
+                self.after(end_s, partial(self._end, name, "now", 1, keep or None))
+                self.after(end_s + ISOLATED_S, partial(self.actions["restart"], node=name))
+
+    def isolate_at(self, event: str, within_s: float, **isolation: Any) -> None:
+        """Isolate the node of the next event of that kind, if it comes in time, while it does that.
+
+        `raising`: a leader appends the entry that raises the level; `admitting`: one that admits
+        somebody. What it says of it reaches nobody.
+        """
+        self._traps[event] = self.now + within_s, isolation
+
     def heal(self) -> None:
         """End all cuts and clogs."""
         self.net.cut = set()  # another one: a cut from before ends nothing that comes behind
@@ -614,5 +650,5 @@ ACTIONS: Final = (
     "kill", "restart", "power_loss", "wipe", "pause", "resume", "clock_rate", "cut", "cut_one_way",
     "heal", "calm", "clog", "disconnect", "weather", "disk_full", "disk_low", "disk_free",
     "slow_fsync", "fsync_error", "bit_flip", "truncate", "transfer", "compact", "stop", "kill_all",
-    "power_loss_all", "restart_all", "kill_source", "lose_piece",
+    "power_loss_all", "restart_all", "kill_source", "lose_piece", "isolate", "isolate_at",
 )  # fmt: skip

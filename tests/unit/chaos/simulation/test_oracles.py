@@ -51,7 +51,13 @@ from cluster.store.commands import (
 from cluster.store.idle import HEARD_MS
 from cluster.store.store import Done, Limits, Store
 from cluster.wire.levels import LEVEL_OF_IDLE, LEVEL_OF_PATTERNS
-from cluster.wire.messages import AppendEntries, TimeoutNow
+from cluster.wire.messages import (
+    AppendEntries,
+    AppendEntriesResponse,
+    ReadIndex,
+    SnapshotOffer,
+    TimeoutNow,
+)
 from flotilla_client.protocol import pack
 from flotilla_client.work import LeaseBook
 
@@ -261,6 +267,9 @@ def _rules(node: SimpleNamespace, mirror: SimpleNamespace, failures: list[str]) 
     """Return the rules of a world of one machine, and of a disk that is `mirror`."""
     invariants = SimpleNamespace(fail=lambda check, text: failures.append(check), on_entry=[])
     net = SimpleNamespace(taps=[], send_taps=[], has_untaken=lambda name: False)
+    net.hello_of = lambda one, other: SimpleNamespace(incarnation="an incarnation")
+    net.closed_s = lambda one, other: float("-inf")
+    node.disk, node.disk_faults = SimpleNamespace(is_synced=False), []
     world = SimpleNamespace(net=net, observers=[], watchers=[], now=0.0, machine=lambda name: node)
     world.plan = SimpleNamespace(nodes=3)
     rules = RaftRules(cast("Any", world), cast("Any", invariants))
@@ -317,6 +326,68 @@ def test_a_leader_that_hands_over_for_another_leader_s_wish_is_seen() -> None:
     rules._applied(9, 3, None, [wish])
     rules._sent("a", "b", TimeoutNow(3))
     assert failures == ["handover"]
+
+
+def test_what_is_sent_again_asked_again_or_offered_for_nothing_is_seen() -> None:
+    failures = list[str]()
+    clock = [0.0]
+    raft = SimpleNamespace(term_start_index=9)
+    member = SimpleNamespace(raft=raft, journal=SimpleNamespace(first_index=5))
+    node = SimpleNamespace(name="a", life=1, as_member=member, clock=lambda: clock[0])
+    rules = _rules(node, SimpleNamespace(last_index=9, last_term=3, terms={}), failures)
+    rules._leaders[3] = "a"
+    rules._committed = 99
+    rules._world.knob = lambda name: 0.08  # type: ignore[method-assign,assignment]
+
+    def send(*indexes: int) -> None:
+        entries = [(b"\0\0", index, 3) for index in indexes]
+        rules._sent("a", "b", AppendEntries(3, 0, indexes[0] - 1, 3, entries))
+
+    send(10, 11)
+    send(12)
+    assert not failures
+    send(12)
+    assert failures == ["append"]
+    rules._delivered("b", "a", AppendEntriesResponse(3, 12, True, False))
+    send(12)
+    rules._sent("a", "b", ReadIndex(3, 1))
+    clock[0] = 0.1
+    rules._sent("a", "b", ReadIndex(3, 1))
+    assert failures == ["append"]
+    rules._sent("a", "b", ReadIndex(3, 1))
+    assert failures == ["append", "barrier"]
+    rules._sent("a", "c", SnapshotOffer(3))
+    assert failures == ["append", "barrier", "snapshot"]
+    rules._delivered("c", "a", AppendEntriesResponse(3, 4, True, False))
+    rules._sent("a", "c", SnapshotOffer(3))
+    assert failures == ["append", "barrier", "snapshot"]
+
+
+def test_a_node_that_knows_its_disk_wrongly_or_forgets_an_answer_is_seen() -> None:
+    failures = list[str]()
+    journal = SimpleNamespace(term=3, vote=None, last_index=9, last_term=3)
+    store = SimpleNamespace(applied_index=9, applied_term=3)
+    reads = SimpleNamespace(passed=lambda term: passed)
+    raft = SimpleNamespace(term=3, _reads=reads)
+    member = cast("Any", SimpleNamespace(journal=journal, store=store, raft=raft))
+    node = SimpleNamespace(name="a", life=1)
+    mirror = SimpleNamespace(term=3, vote=None, last_index=9, last_term=3)
+    rules, of_node = _rules(node, mirror, failures), cast("Any", node)
+    rules._invariants.term_of = lambda index: 3  # type: ignore[method-assign]
+
+    rules._knows_its_disk(of_node, member, cast("Any", mirror))
+    passed = 2
+    rules._forgets_no_answer(of_node, member, rules._life("a"))
+    assert not failures
+    journal.vote = "b"
+    rules._knows_its_disk(of_node, member, cast("Any", mirror))
+    assert failures == ["hard_state"]
+    journal.vote, store.applied_term = None, 2
+    rules._knows_its_disk(of_node, member, cast("Any", mirror))
+    assert failures == ["hard_state", "prefix"]
+    passed = 1
+    rules._forgets_no_answer(of_node, member, rules._life("a"))
+    assert failures == ["hard_state", "prefix", "barrier"]
 
 
 def test_a_dead_row_that_nobody_collects_is_seen() -> None:

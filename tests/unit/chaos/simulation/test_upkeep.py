@@ -41,8 +41,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     store.close()
 
 
+def empty_world() -> SimpleNamespace:
+    net = SimpleNamespace(taps=[], send_taps=[])
+    return SimpleNamespace(watchers=[], observers=[], net=net)
+
+
 def watching() -> Upkeep:
-    world = SimpleNamespace(watchers=[], observers=[])
+    world = empty_world()
     return Upkeep(cast("Any", world), cast("Any", None))
 
 
@@ -108,7 +113,7 @@ def test_what_is_wrong_for_longer_than_it_may_be_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failures: list[str] = []
-    world = SimpleNamespace(watchers=[], observers=[])
+    world = empty_world()
     invariants = SimpleNamespace(fail=lambda check, text: failures.append(text))
     watch = Upkeep(cast("Any", world), cast("Any", invariants))
     clock, wrong = [0.0], [("what", "it is so", 1.0)]
@@ -130,3 +135,39 @@ def test_what_is_wrong_for_longer_than_it_may_be_is_a_failure(
     node.life = 2  # another process
     assert look(2.6) == 0
     assert look(3.6) == 1
+
+
+def test_what_a_majority_has_agreed_on_and_a_node_does_not_know_is_seen() -> None:
+    comparison = SimpleNamespace(agreed=4)
+    marks = {4: "d", 8: "e", 12: "f"}
+
+    def agreed(*told: dict[int, str]) -> int:
+        return upkeep._agreed_by(cast("Any", comparison), told, marks, 2)
+
+    assert agreed() == 0
+    assert agreed({4: "d"}, {8: "another", 16: "g"}) == 0
+    assert agreed({8: "another", 12: "f"}, {8: "e"}) == 8
+
+
+def test_who_asks_for_a_copy_too_early_and_who_goes_on_condemned_are_seen() -> None:
+    failures: list[str] = []
+    world = empty_world()
+    invariants = SimpleNamespace(fail=lambda check, text: failures.append(text))
+    watch = Upkeep(cast("Any", world), cast("Any", invariants))
+    fetch = SimpleNamespace(_pause_until_s=2.0)
+    node = SimpleNamespace(name="a", life=1, clock=lambda: 2.0, replica=None)
+    node.replica = SimpleNamespace(_fetch=fetch)
+
+    watch._asks_in_time(cast("Any", node), "b")
+    assert not failures
+    fetch._pause_until_s = 2.1
+    watch._asks_in_time(cast("Any", node), "b")
+    assert len(failures) == 1
+    node.replica = None
+    watch._observe("node_failed", {"node": "a", "error": "CondemnedState"})
+    watch._observe("emptied", {"node": "a"})
+    watch._turned(cast("Any", node))
+    assert len(failures) == 1
+    watch._observe("node_failed", {"node": "a", "error": "CondemnedState"})
+    watch._turned(cast("Any", node))
+    assert len(failures) == 2
