@@ -324,6 +324,9 @@ class Invariants:
         for index, term, level in self._raisings:
             if index <= member.store.applied_index or journal.term_at(index) != term:
                 continue  # once it is applied the handshake sees to it
+            if member._log_level() < level:
+                text = f"{node.name} takes its log for one of level {member._log_level()}"
+                self.fail("level", f"{text}, and has entry {index} of level {level}")
             for name in sorted(member.linked.names):
                 hello = self._world.net.hello_of(node.name, name)
                 if hello is not None and not hello.extension.build.understands(level):

@@ -91,6 +91,7 @@ class Life:
     asked_for: dict[str, tuple[int, int]] = field(default_factory=dict)  # in a refusal, in a term
     question_s: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     passed: tuple[int, int] = (0, 0)  # the newest barrier that a majority has answered in a term
+    copies: int = 0  # of the store that it has begun
     transferred_index: int | None = None  # the last entry when it was told to hand over
 
 
@@ -177,6 +178,8 @@ class RaftRules:
         if is_leader:
             self._counts_rightly(node, member, life)
             self._forgets_no_answer(node, member, life)
+            self._empties_windows(node, member, life)
+        self._copies_what_is_committed(node, member, life)
         if life.sent:
             gone = life.sent.keys() - member.linked.names
             life.sent = {name: each for name, each in life.sent.items() if name not in gone}
@@ -263,6 +266,26 @@ class RaftRules:
         if known != there:
             text = f"{node.name} takes {known} for admitted, of its log, which has {there}"
             self._fail("replaced", text)
+
+    def _empties_windows(self, node: SimNode, member: Member, life: Life) -> None:
+        """Check that what was in flight on a connection that has ended counts no more."""
+        for name, window in member.raft._sender.windows.items():
+            if not window.bytes or name not in life.sent:
+                continue
+            term, _, at_s = life.sent[name]
+            if term == member.raft.term and self._world.net.closed_s(node.name, name) > at_s:
+                text = f"{node.name} takes {window.bytes} bytes to {name} for in flight"
+                self._fail("append", f"{text}, on a connection that has ended")
+
+    def _copies_what_is_committed(self, node: SimNode, member: Member, life: Life) -> None:
+        """Check that a copy which is begun has the admissions that its source knows."""
+        server = member._server
+        if server._number == life.copies:
+            return
+        life.copies = server._number
+        if member.store._committed_index < server.members_index:
+            text = f"{node.name} begins a copy of entry {member.store._committed_index}"
+            self._fail("snapshot", f"{text}, and members have changed at {server.members_index}")
 
     def _forgets_no_answer(self, node: SimNode, member: Member, life: Life) -> None:
         """Check that what a majority has answered to a leader stays answered."""

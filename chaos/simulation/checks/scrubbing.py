@@ -24,6 +24,8 @@ PASS_S_MAX: Final = 30.0
 # Of these nobody knows where they have hit.
 ANYWHERE: Final = frozenset({"flip_store", "bit_flip", "truncate"})
 
+MISSING: Final = "the file is missing"  # of a segment: nothing is left to be dropped
+
 Place = tuple[str, str]  # (JOURNAL, the file's name), or (the table, the row's key)
 JOURNAL: Final = "journal"
 UNREADABLE: Final = ("", "")  # of the database: nothing behind this can be read, so no row is told
@@ -85,6 +87,10 @@ class Scrubbing:
         if place not in self._damaged.get(node, ()) and ANYWHERE.isdisjoint(faults):
             said = {name: value for name, value in fields.items() if name != "advice"}
             self._invariants.fail("scrub", f"a false alarm: {said}")
+        if place[0] == JOURNAL and fields["reason"] != MISSING:
+            member = self._world.machine(node).as_member
+            if member is not None and member.journal._damaged_sequence < int(Path(place[1]).stem):
+                self._invariants.fail("scrub", f"{node} tells of {place}, and is to keep it")
         if (place, fields["reason"]) in self._told.get(node, ()):
             self._invariants.fail("scrub", f"{node} tells of {place} again")
 

@@ -63,6 +63,7 @@ class Upkeep:
         # own clock; until it is answered.
         self._asked_s: dict[tuple[str, int, str], float] = {}
         self._condemned: set[str] = set()  # machines whose disks are not to be used again
+        self._checkpointed: set[tuple[str, int, int]] = set()  # (machine, process, asked for at)
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
         world.net.taps.append(self._delivered)
@@ -105,6 +106,8 @@ class Upkeep:
             self._condemned.add(fields["node"])
         elif kind in ("emptied", "moved_in", "double_gone"):
             self._condemned.discard(fields["node"])
+        elif kind == "checkpointed":
+            self._told_once(self._world.machine(fields["node"]))
         if kind not in ("peer_connected", "peer_disconnected"):
             return
         node = self._world.machine(fields["node"])
@@ -113,6 +116,15 @@ class Upkeep:
             self._met_s[key] = now
         elif now - self._met_s.pop(key, now) > SEEN_S_MIN:
             self._parted_s[key] = now
+
+    def _told_once(self, node: SimNode) -> None:
+        """Check that a checkpoint that was asked for is told once."""
+        assert node.as_member is not None, node.name
+        told = node.name, node.life, node.as_member.store.checkpoint_index
+        if told in self._checkpointed:
+            text = f"{node.name} tells again of a checkpoint that was asked for at {told[2]}"
+            self._invariants.fail("upkeep", text)
+        self._checkpointed.add(told)
 
     def _turned(self, node: SimNode) -> None:
         self._turns += 1
@@ -190,6 +202,9 @@ class Upkeep:
         may = admitted[settings.name] in ("", member.identity.incarnation)
         if raft.may_campaign != may:
             yield "campaign", f"it may campaign: {raft.may_campaign}, and is to: {may}", AT_ONCE_S
+        names, majority = member.linked.names, settings.majority
+        if member.linked.has_majority != (len(names | {settings.name}) >= majority):
+            yield "majority", f"it hears {sorted(names)}, and takes that for no majority", AT_ONCE_S
         hellos = member.linked._context.hellos()
         for name, sighting in member.linked.sightings(node.clock()).items():
             if sighting.silent_s and hellos[name] is not None:

@@ -43,7 +43,8 @@ class Inode:
     `intact`: of a damaged file, what it would be without the damage; `is_readable`: False once the
     disk can't read it back. Both are for `synced`: what was promised does not shrink by a fault.
     `dropped`: from where to where a failed sync has lost the bytes: they are read from the cache
-    until that forgets them, and no later sync writes them.
+    until that forgets them, and no later sync writes them. `cached`: what reads give until then of
+    a file that nobody writes to any more, where the platter has gone bad.
     """
 
     data: bytearray
@@ -53,6 +54,7 @@ class Inode:
     intact_durable_bytes: int = 0
     is_readable: bool = True
     dropped: tuple[int, int] | None = None
+    cached: bytes | None = None
 
     @property
     def synced(self) -> bytes:
@@ -86,7 +88,7 @@ class Inode:
         if self.intact is not None:
             self.intact = bytearray(self._without_dropped(self.intact))
             self.intact_durable_bytes = min(self.intact_durable_bytes, len(self.intact))
-        self.dropped = None
+        self.dropped = self.cached = None
 
     def spare(self) -> None:
         """Remember the content before a damage."""
@@ -406,7 +408,7 @@ class SimDisk(Files):
     def _readable(path: Path, inode: Inode) -> bytes:
         if not inode.is_readable:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return bytes(inode.data)
+        return bytes(inode.data) if inode.cached is None else inode.cached
 
     def list(self, directory: Path, suffix: str = "") -> list[str]:  # type: ignore[override]
         parts = directory.parts

@@ -93,7 +93,11 @@ def _admissions(draw: Draw) -> Schedule:
     alone = {**_apart(draw, seconds), "count": 1}  # the others are to be a majority without it
     yield 0.0, "wipe", {"node": draw.member()}
     yield 0.05, "restart_all", {}
-    yield 0.1, "isolate_at", {"event": "admitting", "within_s": ADMITTED_S_MAX, **alone}
+    if draw.rng.random() < 0.3:  # or wipe it once more, before it has said much
+        again = {"within_s": ADMITTED_S_MAX, "later_s": draw.between(0.01, 0.5)}
+        yield 0.1, "wipe_at_admission", again
+    else:
+        yield 0.1, "isolate_at", {"event": "admitting", "within_s": ADMITTED_S_MAX, **alone}
     if draw.rng.random() < 0.3:
         yield draw.between(2.0, 6.0), "kill", {"node": "leader"}
     yield ADMITTED_S_MAX, "restart_all", {}
@@ -172,10 +176,15 @@ def _flaps(draw: Draw) -> Schedule:
 def _edges(draw: Draw) -> Schedule:
     """Cut a journal behind a record, or spoil it otherwise, and let its process start again."""
     node = draw.member()
-    how = draw.rng.choice(("cut_edge", "cut_edge", "cut", "flip"))
+    how = draw.rng.choice(("cut_edge", "cut_edge", "cut", "flip", "flip_cached", "flip_cached"))
     yield 0.0, "damage", {"node": node, "how": how}
-    yield draw.between(0.05, 0.3), "kill", {"node": node}
-    yield 0.6, "restart_all", {}
+    # What the cache hides is for who reads the disk back.
+    yield (
+        draw.between(*((2.0, 4.0) if how == "flip_cached" else (0.05, 0.3))),
+        "kill",
+        {"node": node},
+    )
+    yield 4.5, "restart_all", {}
 
 
 def _liars(draw: Draw) -> Schedule:

@@ -37,7 +37,9 @@ from flotilla_client.protocol import (
     encode_request,
 )
 
-DAMAGES: Final = frozenset({"flip", "cut", "cut_edge", "unreadable", "flip_store", "flip_row"})
+DAMAGES: Final = frozenset(
+    {"flip", "flip_cached", "cut", "cut_edge", "unreadable", "flip_store", "flip_row"}
+)
 FALSIFIED: Final = "falsified"  # a state that is not what the log makes of it
 SPOILED: Final = DAMAGES | {FALSIFIED}
 OPEN_S: Final = 0.5  # between two looks whether everybody may do everything again
@@ -61,6 +63,7 @@ class Operator:
         self._doubled: set[str] = set()  # members that an empty double may be admitted for
         self._copies: set[str] = set()  # members whose double has a copy of their directory
         self._proposed: set[str] = set()  # members whose double a leader has proposed to admit
+        self._wipes_again: tuple[float, float] | None = None  # until when; how long after
         world.actions |= {
             "install": self.install,
             "raise_level": self.raise_level,
@@ -70,6 +73,7 @@ class Operator:
             "wipe": self.wipe,
             "damage": self.damage,
             "falsify": self.falsify,
+            "wipe_at_admission": self.wipe_at_admission,
             "restart": self.restart,
             "restart_all": self.restart_all,
         }
@@ -82,10 +86,15 @@ class Operator:
         if self._may_lose(node):
             self._empty(node)
 
+    def wipe_at_admission(self, within_s: float, later_s: float) -> None:
+        """Empty the next member's disk again that a leader admits, if it does in time."""
+        self._wipes_again = self._world.now + within_s, later_s
+
     def damage(self, node: str, how: str) -> None:
         """Flip a bit, or cut a file's end, in what the journal has proved to be durable there.
 
-        `cut_edge`: behind a record, so that what is left is whole by itself.
+        `cut_edge`: behind a record, so that what is left is whole by itself. `flip_cached`: where
+        the kernel's cache still has what was written.
         `unreadable`: reads of the file report EIO from now on. `flip_store`: anywhere in the
         database; `flip_row`: in a row of it, whose place is known.
 
@@ -113,7 +122,9 @@ class Operator:
         inode.spare()
         if how == "unreadable":
             inode.is_readable = False
-        elif how == "flip" or is_last:
+        elif how in ("flip", "flip_cached") or is_last:
+            if how == "flip_cached" and not is_last:
+                inode.cached = bytes(inode.data)
             inode.data[at] ^= 1 << rng.randrange(8)
         else:
             del inode.data[at:]
@@ -279,7 +290,15 @@ class Operator:
         connected = all(net.connected(node, each.name) for each in others)
         return found.as_member is not None and sound and connected
 
+    def _wipe_again(self, member: str) -> None:
+        self.wipe(member)
+        self.restart(member)
+
     def _note_proposal(self, member: str, incarnation: str) -> None:
+        if self._wipes_again is not None:
+            (until_s, later_s), self._wipes_again = self._wipes_again, None
+            if self._world.now < until_s and double_of(member) not in self._world.doubles:
+                self._world.after(later_s, lambda: self._wipe_again(member))
         double = self._world.doubles.get(double_of(member))
         replica = None if double is None else double.replica
         if replica is not None and replica.identity.incarnation == incarnation:

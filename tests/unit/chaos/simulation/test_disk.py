@@ -15,7 +15,7 @@ from typing import cast
 
 import pytest
 
-from chaos.simulation.disks.disk import OWN_SYNC, PAGE_BYTES, DiskFailed, PowerLoss, SimDisk
+from chaos.simulation.disks.disk import OWN_SYNC, PAGE_BYTES, DiskFailed, Inode, PowerLoss, SimDisk
 from chaos.simulation.disks.memory import remove_leftovers
 from chaos.simulation.disks.stored import StoredFiles
 from chaos.simulation.world.database import patched
@@ -61,6 +61,13 @@ def after_power_loss(disk: SimDisk, keep: str, seed: int = 1) -> SimDisk:
 def test_unsynced_bytes_are_lost_or_kept_as_asked() -> None:
     assert after_power_loss(with_unsynced(b"old", b"new"), "lost").read(FILE) == b"old"
     assert after_power_loss(with_unsynced(b"old", b"new"), "all").read(FILE) == b"oldnew"
+
+
+def test_what_a_cache_hides_is_read_once_that_is_forgotten() -> None:
+    inode = Inode(bytearray(b"bad"), 3, intact=bytearray(b"was"), cached=b"was")
+    assert SimDisk._readable(Path("file"), inode) == b"was"
+    inode.forget()
+    assert SimDisk._readable(Path("file"), inode) == b"bad"
 
 
 def test_a_directorys_fsync_keeps_its_own_names_and_no_others() -> None:

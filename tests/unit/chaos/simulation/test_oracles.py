@@ -282,7 +282,8 @@ def test_a_follower_that_commits_more_than_it_was_shown_is_seen() -> None:
     failures = list[str]()
     raft = SimpleNamespace(commit_index=3, applied_index=3, is_leader=False)
     raft.term = raft.settled_index = 3
-    node = SimpleNamespace(name="b", life=1, as_member=SimpleNamespace(raft=raft))
+    member = SimpleNamespace(raft=raft, _server=SimpleNamespace(_number=0))
+    node = SimpleNamespace(name="b", life=1, as_member=member)
     node.build, node.clock = SimpleNamespace(level_max=99), lambda: 0.0
     mirror = SimpleNamespace(term=3, last_term=3, last_index=9)
     mirror.holds = lambda index, term: (index, term) in {(4, 2), (9, 2)}

@@ -6,7 +6,7 @@ import pytest
 
 from cluster.members import about
 from cluster.members.about import Facts, Heard
-from cluster.members.neighbours import Neighbours
+from cluster.members.neighbours import REFUSAL_S, Neighbours
 from cluster.members.peers import Connected, Disconnected, HandshakeRefused, Reason, RefusedBy
 from cluster.wire.frames import HEAD, framed
 from cluster.wire.messages import (
@@ -14,6 +14,7 @@ from cluster.wire.messages import (
     About,
     Health,
     MessageError,
+    Refusal,
     RelayReply,
 )
 
@@ -43,6 +44,17 @@ def test_pages_of_the_others_are_known_also_while_they_are_away() -> None:
     mine.note(Disconnected("b", Reason.CLOSED, ""), 101.0)
 
     assert mine.describe(102.0)["pages"] == {"b": "http://b:7201"}
+
+
+def test_a_refusal_is_shown_and_keeps_connections_from_the_log_while_it_counts() -> None:
+    mine = neighbours()
+    refused = RefusedBy("b", "inc-b", Refusal.DOUBLED, "doubled")
+    assert mine.note(refused, 100.0) == "error"
+    assert mine.note(Connected("b"), 100.1) == ""
+    assert mine.describe(101.0)["refused_by"] == {"b": "doubled"}
+
+    assert mine.note(Connected("b"), 100.1 + REFUSAL_S) == "info"
+    assert mine.describe(101.0 + REFUSAL_S)["refused_by"] == {}
 
 
 def test_facts_come_out_as_they_went_in() -> None:

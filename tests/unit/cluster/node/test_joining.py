@@ -38,3 +38,26 @@ def test_a_copy_from_before_its_admission_is_of_no_use_to_a_wiped_node_which_ask
     assert joining.join(1.0) is None
     assert joining.join(2.0) is None
     sent.assert_called_once_with("b", SnapshotRequest("", 0))
+
+
+def test_a_wiped_node_asks_any_of_the_members_for_a_copy_not_the_same_one_always(
+    tmp_path: Path,
+) -> None:
+    """One that is cut off from the others never has the admission."""
+    fetch = mock.Mock(ready=None)
+    hellos = {
+        name: hello_of(Identity("x", name, name, started=True), NAMES, BUILD) for name in "ab"
+    }
+    chosen = iter(("a", "b", "a"))
+    context: Any = SimpleNamespace(
+        settings=SimpleNamespace(name="c", members=NAMES),
+        hellos=lambda: hellos,
+        rng=SimpleNamespace(choice=lambda names: next(name for name in chosen if name in names)),
+        fetch=fetch,
+        log=mock.Mock(),
+    )
+    joining = Joining(context, Identity("x", "c", "new"), mock.Mock())
+
+    for now in (1.0, 2.0, 3.0):
+        assert joining.join(now) is None
+    assert [call.args for call in fetch.start.mock_calls] == [("a", 1.0), ("b", 2.0), ("a", 3.0)]

@@ -596,6 +596,16 @@ def test_a_successor_is_asked_once_all_is_committed(
     assert asked == [("b", 0)]
 
 
+@pytest.mark.parametrize("newest", ["b", "c"])
+def test_whoever_has_most_of_the_log_is_asked_if_nobody_is_named(
+    led: Stage, monkeypatch: pytest.MonkeyPatch, newest: str
+) -> None:
+    raft = led.raft("a")
+    last_index = led.member("a").journal.last_index
+    monkeypatch.setattr(raft, "match_index", lambda name: last_index - (name != newest))
+    assert led.ask("a", transfer("")).body == {"node": newest}
+
+
 def test_who_is_connected_and_silent_does_not_take_over(led: Stage) -> None:
     led.world.pause("c")
     led.run(2 * HOLDER_SILENCE_S)
