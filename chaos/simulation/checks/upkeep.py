@@ -42,7 +42,7 @@ OVERDUE_S_MAX: Final = 1.0  # behind a deadline: a node that was paused looks in
 SEEN_S_MIN: Final = 0.5  # that a connection has stood: one that is soon gone may be seen by nobody
 SILENCE_S_MAX: Final = 1.0  # by which a status may tell of a longer silence than there was
 TOLD_S_MAX: Final = 0.3  # until the others are told that a disk is short of room, or is no more
-JUDGED_S_MAX: Final = 3.0  # until what the others have told of their digests is judged by
+ABOUTS_MAX: Final = 6  # that each of the others sends, until what they tell of digests is known
 
 Wrong = tuple[str, str, float]  # what it is known by, how it reads, for how long it may be so
 
@@ -63,6 +63,10 @@ class Upkeep:
         # own clock; until it is answered.
         self._asked_s: dict[tuple[str, int, str], float] = {}
         self._condemned: set[str] = set()  # machines whose disks are not to be used again
+        # By machine: how many times others have told it of themselves; and by the process and an
+        # index that a majority agrees on (0: on another state): the same, when that was seen first.
+        self._abouts: Counter[str] = Counter()
+        self._agreeing: dict[tuple[str, int, int], int] = {}
         self._checkpointed: set[tuple[str, int, int]] = set()  # (machine, process, asked for at)
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
@@ -73,6 +77,8 @@ class Upkeep:
         if type(message) is SnapshotRequest:
             node = self._world.machine(target)
             self._asked_s[node.name, node.life, member_of(source)] = node.clock()
+        elif type(message) is About:
+            self._abouts[target] += 1
 
     def _sent(self, source: str, target: str, message: Message) -> None:
         kind = type(message)
@@ -216,9 +222,10 @@ class Upkeep:
         comparison, marks = member._comparison, member.store.audit.marks
         told = [comparison._told[name] for name in member.linked.names if name in comparison._told]
         majority = member.settings.majority
-        if same := _agreed_by(comparison, told, marks, majority):
+        same = _agreed_by(comparison, told, marks, majority)
+        if same and self._is_told_enough(node, member, same):
             text = f"a majority has its state at {same}, and it knows of {comparison.agreed}"
-            yield f"agreed {same}", text, JUDGED_S_MAX
+            yield "agreed", text, AT_ONCE_S
         others = [
             other.as_member.store.audit.marks
             for name in member.linked.names
@@ -228,9 +235,21 @@ class Upkeep:
         if len(others) >= majority and marks:
             index = next(reversed(marks))
             known = [each[index] for each in others if index in each]
-            if marks[index] not in known and max(map(known.count, known), default=0) >= majority:
-                text = f"a majority has another state at {index}, and it goes on"
-                yield "differs", text, JUDGED_S_MAX
+            differs = marks[index] not in known
+            differs = differs and max(map(known.count, known), default=0) >= majority
+            if differs and self._is_told_enough(node, member, 0):
+                yield (
+                    "differs",
+                    f"a majority has another state at {index}, and it goes on",
+                    AT_ONCE_S,
+                )
+
+    def _is_told_enough(self, node: SimNode, member: Member, index: int) -> bool:
+        """Return whether the others have said so much since this was asked first that it knows."""
+        abouts = self._abouts[node.name]
+        since = self._agreeing.setdefault((node.name, node.life, index), abouts)
+        is_heard = not self._world.net.has_untaken(node.name)
+        return is_heard and abouts - since > ABOUTS_MAX * len(member.settings.others)
 
     def _jobs(self, node: SimNode, member: Member) -> Iterator[Wrong]:
         """Yield what is said to be done while the worker has nothing to do."""
