@@ -6,7 +6,7 @@ from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
 from analytics.common.schema import evidence, operation
-from analytics.common.table_store import is_never_any, settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables.dead_letters import read_of
 from analytics.tables.group_standing import still_there
 from analytics.tables.groups import (
@@ -32,7 +32,7 @@ def group_lost(tables: Tables) -> DataFrame:
     """
     if is_never_any(tables.worked):
         return tables.worked.select(*evidence())
-    groups = settled(_judged(tables))
+    groups = few(_judged(tables))
     takes = settled(takes_of(tables.worked))
     above = F.greatest("start", F.coalesce("purged_id", F.lit(0))) + 1
     # Below what was to be purged later, what was said to be settled before that.
@@ -46,9 +46,7 @@ def group_lost(tables: Tables) -> DataFrame:
     )
     done, excused = _done(takes), _excused(tables, groups, takes)
     explained = done.select(*GROUP, "first", "last").unionByName(excused)
-    missing = settled(
-        intervals.uncovered(intervals.split(wanted), intervals.split(explained), GROUP)
-    )
+    missing = few(intervals.uncovered(intervals.split(wanted), intervals.split(explained), GROUP))
     never = intervals.exploded(missing, "id").withColumn("word", F.lit("settled"))
     never = never.select(*GROUP, "id", "word", F.array("made_by").alias("seen"))
     early = _told_early(tables, groups, done)
@@ -60,7 +58,7 @@ def group_lost(tables: Tables) -> DataFrame:
         .join(excuses, [*GROUP, "id"], "leftanti")
         .withColumn("word", F.lit("early"))
     )
-    rows = never.unionByName(early.select(*never.columns))
+    rows = few(never.unionByName(early.select(*never.columns)))
     place = F.row_number().over(W.partitionBy(*GROUP, "word").orderBy("id"))
     return (
         still_there(_with_moments(rows, tables, groups), tables)
@@ -92,7 +90,7 @@ def _told_early(tables: Tables, groups: DataFrame, done: DataFrame) -> DataFrame
         .where(F.col("first") <= F.col("last"))
         .select(*GROUP, "at", "told_ns", "told", "seen", "first", "last")
     )
-    asked = settled(
+    asked = few(
         intervals.exploded(behind, "id")
         .groupBy(*GROUP, "at", "id")
         .agg(F.min(F.struct("told_ns", "told")).alias("told"), F.min("seen").alias("ack"))
@@ -190,8 +188,8 @@ def _judged(tables: Tables) -> DataFrame:
     )
     groups = _with_floors(groups, tables)
     judged = F.col("stood") & F.col("start").isNotNull() & ~F.col("is_application")
-    known = settled(groups.where(judged))
-    read = settled(read_of(known, tables).withColumn("is_read", F.lit(True)))
+    known = few(groups.where(judged))
+    read = few(read_of(known, tables).withColumn("is_read", F.lit(True)))
     known = known.join(read, list(GROUP), "left")
     known = known.withColumn("is_read", F.coalesce("is_read", F.lit(False))).drop("floor")
     is_open = may_be & ~F.col("is_read")
