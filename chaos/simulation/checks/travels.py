@@ -66,6 +66,7 @@ class Travels:
         self._in_hand: dict[str, tuple[Process, Reading, int]] = {}  # by topic
         self._newest: dict[str, Reading] = {}  # by topic: the one that it was told of last
         self._doubtful: set[str] = set()  # topics and patterns that it may subscribe to, or not
+        self._ends: dict[str, int] = {}  # by topic, of its own: the highest id that it was told
         self._nothing: dict[str, int] = {}  # by topic: GETs in a row that brought nothing
 
     # --- what its processes do --------------------------------------------------------------------
@@ -77,6 +78,9 @@ class Travels:
     def completed(self, process: Process, operation: Operation, outcome: Outcome) -> None:
         """See `clients.Watcher`."""
         self._upkeep.answered(process)
+        if operation.f == "put" and outcome.first_id:  # the others' are known to `promises`
+            last_id = outcome.first_id + (operation.count or 0) - 1
+            self._ends[operation.topic] = max(last_id, self._ends.get(operation.topic, 0))
 
     def asked(self, request_id: str) -> None:
         """See `clients.Watcher`."""
@@ -121,7 +125,7 @@ class Travels:
 
     def known_ends(self) -> Mapping[str, int]:
         """See `traveller.TravelHearer`."""
-        return self._promises.known()
+        return {**self._promises.known(), **self._ends}
 
     def subscribed(self, process: Process, topic: str, result: SubscribeResult, had: int) -> None:
         """Check behind which id a SUB says that it delivers."""
@@ -272,7 +276,12 @@ class Travels:
         self._judge(who, delivery)
 
     def _nothing_came(self, process: Process, topic: str, end: int) -> None:
-        cursor = process.session.state.cursor(topic)
+        state = process.session.state
+        cursor, reference = state.cursor(topic), self._reference
+        client = reference.clients.get(state.client_id)
+        placed = None if client is None else client.placed.get(topic)
+        if placed is not None and placed.now != state.placed(topic):  # it has yet to hear of that
+            cursor = reference.cursor_at(state.client_id, topic, reference.applied_index)
         if cursor is None or not self._kept(topic, cursor + 1, end):
             self._nothing.pop(topic, None)
             return

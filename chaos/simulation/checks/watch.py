@@ -178,8 +178,6 @@ class Attached:
             world, self.crowd, self._reference.kept, lambda: self.crowd.recorder(OPERATOR)
         )
         world.at(0.0, self.crowd.start)
-        if self._traveller is not None:
-            world.at(0.0, self._traveller.start)
         world.at(world.plan.duration_s, lambda: self._operator.recover(load.get("broken", {})))
 
     def _new_traveller(self, sockets: Sockets, run_id: str, deadline_ms: int) -> SimClient:
@@ -205,7 +203,7 @@ class Attached:
 
         place = world.plan.members, self.directory / "travels", run_id, deadline_ms
         client = SimClient(sockets, travels, TRAVELLER, *place, script)
-        keep_ending(client, sockets, rng, is_over)
+        world.at(0.0, lambda: keep_ending(client, sockets, rng, is_over))
         world.at(world.plan.duration_s, client.recover)
         return client
 

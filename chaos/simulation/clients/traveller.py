@@ -12,19 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from chaos.simulation.clients.clients import ClientWire, Process, Script, SimClient
 from chaos.simulation.clients.compactor import COMPACTED_TOPIC
 from chaos.simulation.clients.follower import FAR_PATTERNS, FAR_TOPICS
-from chaos.simulation.clients.replayer import KEPT_TOPIC
+from chaos.simulation.clients.replayer import KEPT_TOPIC, NOT_THERE
 from flotilla_client import Fenced, FlotillaError, Forgotten, SubscribeResult
-from flotilla_client.operations import KNOWN, KNOWN_WITH_RUNS
+from flotilla_client.operations import KNOWN, KNOWN_WITH_RUNS, Steps
 from flotilla_client.properties import Publication
 from flotilla_client.protocol import EARLIEST, NEW
 from flotilla_client.reading import Ack, Delivery
 from flotilla_client.rows import TopicInfo
 
+T = TypeVar("T")
 TRAVELLER: Final = "traveller"
 TRODDEN: Final = "trodden"  # a topic of its own, which keeps what was read
 TRODDEN_SHARE: Final = 0.65  # of its steps are about that
@@ -32,6 +33,10 @@ PAUSE_S: Final = 0.03
 REFUSED_PAUSE_S: Final = 0.1
 LIFE_S: Final = (1.0, 7.0)  # of a process
 DEAD_S: Final = 0.2
+# So many moves are given less time than an answer takes, and of so many the process ends with it.
+HASTY_SHARE: Final = 0.15
+HASTY_MS: Final = (2, 5, 15)
+SHORT_SHARE: Final = 0.1
 CRASHES: Final = ("now", "invoke", "complete", "complete", "handed")
 ACKS: Final[tuple[Ack, ...]] = ("auto", "auto", "manual")
 TOPICS_MAX: Final = 2  # of the crowd
@@ -217,10 +222,23 @@ class Travelling:
         starts: tuple[str | int, ...] = (NEW, EARLIEST, EARLIEST, near, near, near)
         return self._rng.choice(starts)
 
+    def _moved(self, steps: Steps[T]) -> Generator[Any, Any, T]:
+        """Carry out what moves a subscription; at times its answer comes too late, or to nobody."""
+        session, deadline_ms = self._process.session, self._process.session.deadline_ms
+        if self._rng.random() < HASTY_SHARE:
+            session.deadline_ms = self._rng.choice(HASTY_MS)
+        if self._rng.random() < SHORT_SHARE:
+            self._process.observer.crash_at = "complete"
+        try:
+            result: T = yield steps
+            return result
+        finally:
+            session.deadline_ms = deadline_ms
+
     def _subscribe(self, topic: str, start: str | int) -> Script:
         done_to = self._state.cursor(topic) or 0
         try:
-            result = yield self._operations.subscribe(topic, start)
+            result = yield from self._moved(self._operations.subscribe(topic, start))
         except FlotillaError as error:
             self._doubt(topic, error)
             raise
@@ -234,7 +252,7 @@ class Travelling:
     def _seek(self, topic: str) -> Script:
         start = self._start(topic)
         try:
-            cursor = yield self._operations.seek(topic, start)
+            cursor = yield from self._moved(self._operations.seek(topic, start))
         except FlotillaError as error:
             self._doubt(topic, error)
             raise
@@ -242,7 +260,7 @@ class Travelling:
 
     def _leave(self, topic: str) -> Script:
         try:
-            yield self._operations.unsubscribe(topic)
+            yield from self._moved(self._operations.unsubscribe(topic))
         except FlotillaError as error:
             self._doubt(topic, error)
             raise
@@ -260,7 +278,10 @@ class Travelling:
             delivery = yield from self._process.get(*asked)
         except FlotillaError as error:
             hearer.gap_told(self._process, topic, error)
-            raise
+            if topic is None or error.code not in NOT_THERE:
+                raise
+            yield from self._leave(topic)  # an UNSUB was carried out, and its answer lost
+            return
         hearer.got(self._process, topic, ends, delivery)
         if delivery is not None and self._ack == "manual" and rng.random() < BEHIND_ACK_SHARE:
             last_id = rng.randint(delivery.first_id, delivery.last_id)
@@ -296,10 +317,12 @@ def keep_ending(
     def end() -> None:
         if not is_over():
             client.crash(rng.choice(CRASHES))
-            wire.after(DEAD_S, again)
+            wire.after(rng.uniform(*LIFE_S), end)
 
-    def again() -> None:
-        client.start()
-        wire.after(rng.uniform(*LIFE_S), end)
+    def begin() -> None:
+        if not is_over():
+            client.start()  # unless one lives
+            wire.after(DEAD_S, begin)
 
+    begin()
     wire.after(rng.uniform(*LIFE_S), end)

@@ -737,7 +737,7 @@ def _staged(
     schedule = scenes.workshop(draw("workshop").rng, roles, schedule, knobs, duration_s)
     if roles == drawn:  # it has no workshop
         scenes.late_reader(draw("late reader").rng, roles, knobs)
-    schedule = scenes.traveller(draw("stroll").rng, schedule, knobs, duration_s)
+    schedule = scenes.traveller(draw("drive").rng, schedule, knobs, duration_s)
     schedule = scenes.rover(draw("rover").rng, schedule, knobs, duration_s)
     schedule = scenes.lost_lanes(draw("lost lanes").rng, schedule, knobs, duration_s)
     return scenes.compacted(draw("the last of each key at last").rng, schedule, knobs, duration_s)
