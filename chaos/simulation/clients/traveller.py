@@ -116,7 +116,7 @@ class TravelHearer(Protocol):
         """Hear of a READ's error."""
 
     def listed(self, rows: Sequence[TopicInfo], cursors: Mapping[str, int]) -> None:
-        """Hear of a listing of its own topics; `cursors`: where it stood before."""
+        """Hear of a listing of its own topics; `cursors`: where it stands."""
 
     def stands(self, process: Process) -> None:
         """Look at where a process takes its subscriptions to stand."""
@@ -192,9 +192,8 @@ class Travelling:
         elif step == "read":
             yield from self._read(topic)
         elif step == "list":
-            cursors = self._state.cursors()
             rows = yield self._operations.topics(False)
-            self._hearer.listed(rows, cursors)
+            self._hearer.listed(rows, self._state.cursors())
         elif step == "subscribe":
             yield from self._subscribe(topic, self._start(topic))
         elif step == "put":

@@ -808,3 +808,22 @@ def test_who_goes_on_with_another_one_s_work_finds_each_publication_in_its_own_b
     piece.counter = 2
     Joined._find(line, call, piece)
     assert [[each.counter for _, each in batch.owned] for batch in line.stored] == [[], [2]]
+
+
+def test_who_is_parted_from_others_is_stored_no_more_before_its_next_turn(node: FakeNode) -> None:
+    """Whoever goes on with it looks for it in the outbox, under the counter that it has."""
+    with client_of(node) as client:
+        client.subscribe("t")
+        session = client._session
+        joined = session.joined(SlowWire(), lambda error, then: then(error), lambda: 0.0)
+        calls = [session.put("t", [text], 300.0, lambda: None) for text in "ab"]
+        for call in calls:
+            joined.add(call)
+        joined.turn()
+        line = joined._lines["t"]
+        [batch] = line.stored
+        assert [call.is_stored for call in calls] == [True, True]
+        assert joined._take_out(line, batch, BacklogFull("full", "backlog_full", True))
+        assert [call.is_stored for call in calls] == [False, False]
+        assert [*line.waiting] == calls
+        assert session.state.outbox("t") == []

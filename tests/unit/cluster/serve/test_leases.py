@@ -133,6 +133,18 @@ def test_a_lease_that_is_told_again_is_no_shorter_than_what_is_left_of_it(
     assert (answer.body["left_ms"], answer.body["lease_ms"]) == (LEASE_MS // 2, LEASE_MS // 2)
 
 
+def test_leases_of_which_one_was_extended_are_told_again_for_as_long_as_the_shortest(
+    bench: LeasesBench,
+) -> None:
+    bench.publish(2)
+    [first] = bench.take(number=1, max_count=2)
+    extends = [[first.body["token"], 2, 2, 4 * LEASE_MS]]
+    bench.take(max_count=0, extends=extends)
+    [answer] = bench.take(number=1, max_count=2)  # as behind a lost answer
+    assert answer.body["leases"] == [[1, 1, 1], [2, 1, 1]]
+    assert answer.body["left_ms"] == LEASE_MS
+
+
 def test_a_take_without_anything_to_give_leaves_the_log_alone(bench: LeasesBench) -> None:
     before = bench.entries
     [answer] = bench.take()
