@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from flotilla_client import AsyncClient, Client, FlotillaError, NotSubscribed, Unavailable
+from flotilla_client import (
+    AsyncClient,
+    Client,
+    FlotillaError,
+    NotSubscribed,
+    Unavailable,
+)
 from flotilla_client.aio import AsyncMessages, AsyncWorkItems
 from flotilla_client.client import Messages, WorkItems
 from flotilla_client.protocol import GET, PUT, TAKE
-from tests.unit.fake_node import TIMEOUT_S, FakeCluster, FakeNode, client_of
+from tests.unit.fake_node import TIMEOUT_S, FakeCluster, FakeNode, client_of, nak
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -120,6 +126,22 @@ def test_closing_while_nobody_is_reached_leaves_no_error_behind() -> None:
         await asyncio.wait([opening])
         assert opening.exception() is None
         assert left == []
+
+    _run(work())
+
+
+def test_closing_ends_what_pauses_between_two_attempts(node: FakeNode, tmp_path: Path) -> None:
+    node.always(GET, nak("overloaded", retry_after_ms=5_000))
+
+    async def work() -> None:
+        client = AsyncClient(node.endpoint, state_dir=tmp_path, timeout=30)
+        await client.subscribe("t")
+        reading = asyncio.create_task(client.get("t"))
+        while not client._parts.here()._pauses:
+            await asyncio.sleep(0.01)
+        await client.close()
+        with pytest.raises(Unavailable, match="closed"):
+            await asyncio.wait_for(reading, 1)
 
     _run(work())
 
