@@ -22,6 +22,7 @@ from cluster.store.commands import (
     Raise,
     Register,
     Seek,
+    SeekGroup,
     SetTopic,
     Stamp,
     Subscribe,
@@ -311,6 +312,21 @@ def test_a_group_buries_what_has_expired_or_lets_it_go(bench: ExpiryBench) -> No
     assert own.headers["dead-letter-reason"] == "expired"
     assert second[envelope_bytes(second) :] == b"3"
     assert bench.floor == 3
+
+
+def test_a_group_that_is_moved_back_to_what_has_expired_keeps_none_of_it(
+    bench: ExpiryBench,
+) -> None:
+    bench.ok(Subscribe("s", None, "dead", None))
+    bench.ok(MakeGroup("s", None, "t", None, "g", 1_000, 0, ""))
+    bench.ok(MakeGroup("s", None, "t", None, "h", 1_000, 3, "dead"))
+    bench.publish(expiring(b"1", 100), expiring(b"2", 100))
+    bench.ok(Advance("s", None, {"t": 2}))
+    bench.passing(100)
+    assert bench.floor == 0, "they have yet to be dead letters of the other group"
+    assert bench.ok(SeekGroup("t", "g", 1, True)) == {"last_id": 0}
+    assert bench.ok(Take("s", None, "t", "h", None, 9, 1_000, None, [], [], []))["dead"] == 2
+    assert bench.floor == 2
 
 
 def test_a_dead_letter_between_publications_that_expire_stays(bench: ExpiryBench) -> None:
