@@ -31,6 +31,7 @@ FIRST_S: Final = 2.0  # the first scene finds a leader
 BETWEEN_S: Final = (0.2, 3.0)  # two scenes: one may find the cluster not whole yet
 MAIN: Final = ("admissions", "copies", "raises", "tails")  # two of these a seed has, at least
 BESIDE: Final = (2, 5)  # so many others
+ENDS_SHARE: Final = 0.25  # of the leaders that are to be cut off end instead
 CALM_SHARE: Final = 0.5  # of the seeds have a calm network
 WIRE_SHARE: Final = 0.25
 SCRUB_SHARE: Final = 0.4
@@ -54,7 +55,13 @@ Scene = Callable[[Draw], Schedule]
 
 
 def _apart(draw: Draw, seconds: float) -> dict[str, Any]:
-    """Return whom to cut off for so long: a minority, which ends meanwhile or does not."""
+    """Return whom to cut off for so long: a minority, which ends meanwhile or does not.
+
+    Or the leader ends at once, and some of the others have what it has just said.
+    """
+    if draw.rng.random() < ENDS_SHARE:
+        ends = {"end_s": draw.between(0.0005, 0.02), "keep": draw.rng.choice(("", *KEEPS))}
+        return {"count": 0, "seconds": seconds, **ends}
     isolation: dict[str, Any] = {"seconds": seconds}
     isolation["count"] = draw.rng.randint(1, max(1, (len(draw.members) - 1) // 2))
     if draw.rng.random() < 0.5:
@@ -90,7 +97,8 @@ def _raises(draw: Draw) -> Schedule:
 def _admissions(draw: Draw) -> Schedule:
     """Have the entry replaced that readmits a wiped member."""
     seconds = draw.between(0.8, 3.0)
-    alone = {**_apart(draw, seconds), "count": 1}  # the others are to be a majority without it
+    alone = _apart(draw, seconds)
+    alone["count"] = min(1, alone["count"])  # the others are to be a majority without it
     yield 0.0, "wipe", {"node": draw.member()}
     yield 0.05, "restart_all", {}
     if draw.rng.random() < 0.3:  # or wipe it once more, before it has said much
@@ -176,14 +184,10 @@ def _flaps(draw: Draw) -> Schedule:
 def _edges(draw: Draw) -> Schedule:
     """Cut a journal behind a record, or spoil it otherwise, and let its process start again."""
     node = draw.member()
-    how = draw.rng.choice(("cut_edge", "cut_edge", "cut", "flip", "flip_cached", "flip_cached"))
+    how = draw.rng.choice(("cut_edge", "cut_edge", "cut", "flip", "flip_row", *["flip_cached"] * 2))
     yield 0.0, "damage", {"node": node, "how": how}
-    # What the cache hides is for who reads the disk back.
-    yield (
-        draw.between(*((2.0, 4.0) if how == "flip_cached" else (0.05, 0.3))),
-        "kill",
-        {"node": node},
-    )
+    is_latent = how in ("flip_cached", "flip_row")  # that is for who reads the disk back
+    yield draw.between(*((2.0, 4.0) if is_latent else (0.05, 0.3))), "kill", {"node": node}
     yield 4.5, "restart_all", {}
 
 
@@ -234,11 +238,11 @@ def log_plan_for(seed: int, nodes: int | None = None) -> Plan:
     def draw(purpose: str) -> Draw:
         return Draw(stream(purpose), empty.members, clients)
 
-    knobs = _knobs(stream("knobs"))
     sky = draw("weather")
     calm = {"delay_ms": 0.5, "jitter_ms": 0.5}
     schedule = [Action(0.0, "weather", calm if sky.rng.random() < CALM_SHARE else weather(sky))]
     names = _names(draw("names").rng)
+    knobs = _knobs(stream("knobs"), reads_back="edges" in names)
     if "raises" not in names and draw("level").rng.random() < RAISED_SHARE:
         schedule += [Action(at_s, "let_users", {}) for at_s in RAISES_S]
     schedule += _scenes(draw, names, empty.duration_s) if count > 1 else []
@@ -278,7 +282,7 @@ def _scenes(draw: Callable[[str], Draw], names: Sequence[str], duration_s: float
     return schedule
 
 
-def _knobs(rng: random.Random) -> dict[str, Any]:
+def _knobs(rng: random.Random, reads_back: bool) -> dict[str, Any]:
     """Return the nodes' settings: small, so that what belongs to the log meets its limits."""
     knobs: dict[str, Any] = {
         "segment_bytes": rng.choice((1024, 1024, 4096, 65536)),
@@ -300,7 +304,7 @@ def _knobs(rng: random.Random) -> dict[str, Any]:
     knobs["audit_every"] = rng.choice(OF_LEVELS["audit_every"][2])
     if rng.random() < WIRE_SHARE:
         knobs["wire"] = 1
-    if rng.random() < SCRUB_SHARE:
+    if rng.random() < SCRUB_SHARE or reads_back:
         knobs |= {"scrub_bytes_per_s": 20_000_000, "scrub_period_s": rng.choice((0.5, 2.0))}
         knobs |= {name: rng.choice(values) for name, (_, _, values) in OF_SCRUB.items()}
     return knobs

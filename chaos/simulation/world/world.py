@@ -520,14 +520,16 @@ class World:
 
         So the others elect another one, whose entries replace theirs. With an `end_s` the processes
         of those who are cut off end then (`keep`: with their machines' power, see `power_loss`),
-        and go on from what they have, before they hear of anybody.
+        and go on from what they have, before they hear of anybody. A `count` of 0: nobody is cut
+        off, and the leader ends.
         """
         first = leader or self.leader()
         if not first:
             return
         rest = sorted(name for name in self.nodes if name != first)
-        apart = [first, *self.stream("isolate").sample(rest, min(count, len(self.nodes)) - 1)]
-        others = [name for name in self.nodes if name not in apart]
+        more = max(0, min(count, len(self.nodes)) - 1)
+        apart = [first, *self.stream("isolate").sample(rest, more)]
+        others = [name for name in self.nodes if count and name not in apart]
         for name in apart:
             self.cut(name, others, seconds)
         if end_s:
