@@ -19,6 +19,7 @@ from cluster.members.links import (
     LOOKUPS_MAX,
     READ_BYTES_MAX,
     RECEIVE_BUFFER_BYTES_MAX,
+    REFUSED_ATTEMPTS,
     LinkState,
     Lookup,
     Reason,
@@ -93,6 +94,15 @@ def test_restarted_peer_is_dialed_anew_at_once(world: PeerWorld) -> None:
     assert isinstance(a.events[1], Disconnected)
     assert a.events[-1] == Connected("b")
     assert a.port._dials[0].attempts == 0
+
+
+def test_who_was_parted_from_is_dialed_again_at_the_longest_distance(world: PeerWorld) -> None:
+    a, _ = world.pair()
+    dial = a.port._dials[0]
+    assert dial.attempts == 0
+    a.port.part("b", "another process of this node's name lives")
+    assert dial.attempts > REFUSED_ATTEMPTS
+    assert dial.due_at - world.clock() > BACKOFF_MS_MAX / 2000 - 0.1
 
 
 def test_dials_of_a_dead_peer_start_quick_and_grow_to_the_bound(world: PeerWorld) -> None:

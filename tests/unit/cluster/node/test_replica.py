@@ -596,6 +596,17 @@ def test_a_successor_is_asked_once_all_is_committed(
     assert asked == [("b", 0)]
 
 
+def test_the_digests_of_who_is_no_member_are_not_heard(led: Stage) -> None:
+    member = led.member("a")
+    member.linked.names.discard("c")
+    told = dict(member._comparison._told)
+    member.compare_state("c", {10**6: "another"})
+    assert member._comparison._told == told
+    member.linked.names.add("c")
+    member.compare_state("c", {10**6: "another"})
+    assert member._comparison._told["c"][10**6] == "another"
+
+
 @pytest.mark.parametrize("newest", ["b", "c"])
 def test_whoever_has_most_of_the_log_is_asked_if_nobody_is_named(
     led: Stage, monkeypatch: pytest.MonkeyPatch, newest: str
