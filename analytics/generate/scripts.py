@@ -251,14 +251,14 @@ class ScriptStage(TopicOwner):
         self.on_unclear(who, counter, **fields)
         self.on_taken(who, str(int(counter) + fields.get("count", 1) - 1))
 
-    def on_fails(self, who: str, counter: str) -> None:
+    def on_fails(self, who: str, counter: str, error: str = "electing") -> None:
         """Put, and be refused."""
-        self.act(who, "put", counter=int(counter), outcome="fail", error="electing")
+        self.act(who, "put", counter=int(counter), outcome="fail", error=error)
 
-    def on_lane(self, who: str, counter: str, place: str) -> None:
+    def on_lane(self, who: str, counter: str, place: str, **fields: Any) -> None:
         """Put one with a delay."""
         own = {"counter": int(counter), "first_id": int(place), "delay_ms": self.DELAY_MS}
-        self.act(who, "put", topic=f"{self.topic}{LANE}", **own)
+        self.act(who, "put", topic=f"{self.topic}{LANE}", **own | fields)
 
     def on_purge(self, _: str, last_id: str) -> None:
         """Ask for a purge; `any`: by a policy, which may take what it likes."""
@@ -319,13 +319,17 @@ class ScriptStage(TopicOwner):
             if "brings" in fields:
                 places = fields.pop("brings").split(",")
                 said["items"] = [self._place_of(place) for place in places]
-        self._works(who, "take", **said, **fields)
+        self._works(who, "take", **said | fields)
 
     def _works(self, who: str, f: str, **fields: Any) -> None:
         self.act(who, f, group=self._group, **{"epoch": 1, **fields})
 
 
-EVERY_PLANT: Final[Mapping[str, Plant]] = PLANTS | {
+_PLANTS = PLANTS | {
     script.name: Plant(script.rows[0].check, script.rows[0].word, script.act)
     for script in scripts(SCRIPTS)
 }
+# In the order in which they come. While any lease is open, whoever is told nothing may have no room.
+EVERY_PLANT: Final[Mapping[str, Plant]] = dict(
+    sorted(_PLANTS.items(), key=lambda one: one[1].word != "idle")
+)

@@ -22,7 +22,7 @@ WORDS: Final = {
     "purge": "unsaid early latest unread late kept alive",
     "delayed": "phantom aborted future early twice order other content lost unstored",
     "group_order": "again late twice attempt settled step back doubled overtaken token",
-    "group_lease": "shared jump soon refused foreign over",
+    "group_lease": "shared jump soon refused foreign unsaid over",
     "group_lost": "settled early",
     "group_content": "corrupt phantom aborted future other twice order behind lost",
     "key_order": "changed together again held open",
