@@ -329,7 +329,7 @@ _PLANTS = PLANTS | {
     script.name: Plant(script.rows[0].check, script.rows[0].word, script.act)
     for script in scripts(SCRIPTS)
 }
-# In the order in which they come. While any lease is open, whoever is told nothing may have no room.
+# In the order in which they come. While a lease is open, whoever is told nothing may have no room.
 EVERY_PLANT: Final[Mapping[str, Plant]] = dict(
     sorted(_PLANTS.items(), key=lambda one: one[1].word != "idle")
 )
