@@ -13,10 +13,10 @@ from analytics.tables.lives import EVER
 from analytics.tables.owed import read_of, without_given
 from analytics.tables.runs import (
     counters_of_places,
-    counters_of_puts,
     first_of,
     has_taken,
     one_host,
+    tries_of_puts,
 )
 from analytics.tables.suspects import OWNER, only
 from analytics.tables.tables import Tables
@@ -167,8 +167,7 @@ def _tried(brought: DataFrame, tables: Tables) -> DataFrame:
         .withColumn("bucket", intervals.bucket_of(F.col("counter")))
     )  # fmt: skip
     ok = F.col("outcome") == "ok"
-    up = F.when(ok & (F.col("first_id") > 0), F.col("first_id") - F.col("first_counter"))
-    own = counters_of_puts(tables.puts.withColumn("up", up))
+    own = tries_of_puts(tables.puts)
     nowhere = ok & (F.col("first_id") == 0) & ~F.col("duplicate")
     puts = only(own, wanted, (*PUBLICATION[:3], "bucket")).select(
         *(*PUBLICATION[:3], "bucket", "first", "last", "outcome", one_host(), "invoke_ns", "up"),
@@ -186,7 +185,7 @@ def _tried(brought: DataFrame, tables: Tables) -> DataFrame:
             F.collect_set(F.col("counter") + F.col("up")).alias("placed"),
             F.min(F.when(F.col("outcome") != "fail", F.col("at"))).alias("one_at"),
             F.max(F.when(F.col("outcome") != "fail", F.col("at"))).alias("other_at"),
-            first_of(F.col("has_taken"), sent).alias("sent_ns"),
+            first_of(F.col("has_taken"), sent, F.col("up")).alias("sent_ns"),
         )
     )
     here = (F.col("one_at") == F.col("at")) & (F.col("other_at") == F.col("at"))

@@ -9,7 +9,7 @@ from analytics.common.table_store import few, is_never_any, none_of, settled
 from analytics.tables import as_of
 from analytics.tables.groups import letters_of
 from analytics.tables.order import extents_of, with_first_try
-from analytics.tables.runs import counters_of_puts, one_host
+from analytics.tables.runs import one_host, tries_of_puts
 from analytics.tables.suspects import PRODUCER, TIMELINE, TOPIC_BUCKET, only
 from analytics.tables.tables import Tables, seen_by
 from analytics.tables.times import TOPIC, runs_of, times_of
@@ -138,7 +138,7 @@ def _behind_the_clock(tables: Tables) -> DataFrame:
     )
     arrived = times.join(_arrivals(tables).where(F.col("producer").isNotNull()), [*TOPIC, "id"])
     arrived = arrived.join(late, list(SPOT), "leftanti")
-    tried = with_first_try(placed, counters_of_puts(tables.puts)).unionByName(
+    tried = with_first_try(placed, tries_of_puts(tables.puts)).unionByName(
         arrived.select(*SPOT, "least", F.col("since_ns").alias("tried_ns"), "at")
     )
     asks = tried.select(

@@ -101,6 +101,10 @@ def tries_of(lanes: DataFrame) -> DataFrame:
     )
 
 
+def _up() -> Column:
+    return F.col("place") - F.col("counter")
+
+
 def first_tries_of(tries: DataFrame) -> DataFrame:
     """Return (PUBLICATION, at, sent_ns): where and when each was first tried, of the tries that may
     have succeeded; and `due_ns`: behind which moment it came, as far as its delay is known. Those
@@ -109,7 +113,7 @@ def first_tries_of(tries: DataFrame) -> DataFrame:
     known = tries.where(F.col("outcome") != "fail").groupBy(*PUBLICATION).agg(
         F.min("at").alias("at"),
         F.max("at").alias("other_at"),
-        first_of(has_taken(), F.col("invoke_ns")).alias("sent_ns"),
+        first_of(has_taken(), F.col("invoke_ns"), _up()).alias("sent_ns"),
         F.min("least_ms").alias("least_ms"),
         F.max("most_ms").alias("most_ms"),
     )  # fmt: skip
@@ -136,7 +140,7 @@ def publications_of(tries: DataFrame, came: DataFrame) -> DataFrame:
         F.count_if(chance).alias("chances"),
         F.min(F.when(chance, F.col("at"))).alias("one_at"),
         F.max(F.when(chance, F.col("at"))).alias("other_at"),
-        first_of(has_taken() & chance, F.when(chance, F.col("invoke_ns"))).alias("tried_ns"),
+        first_of(has_taken(), F.when(chance, F.col("invoke_ns")), _up()).alias("tried_ns"),
         F.min(F.when(chance, F.col("least_ms"))).alias("least_ms"),
         F.max(F.when(chance, F.col("most_ms"))).alias("most_ms"),
         F.min("place").alias("place"),

@@ -28,9 +28,9 @@ def with_first_try(rows: DataFrame, tried: DataFrame) -> DataFrame:
     """Add `tried_ns` and `at`: when and where each row's publication was first tried.
 
     `rows` has run_id, topic, producer, counter; `tried` has the PUTs of their buckets of counters,
-    as `counters_of_puts`. Rows whose tries were not all on one host, or that have none which may
-    have succeeded, go. A try whose invoke is gone may have been the first. What was answered to be
-    no duplicate was taken by that try.
+    as `tries_of_puts`. Rows whose tries were not all on one host, or that have none which may have
+    succeeded, go. A try whose invoke is gone may have been the first. What was answered to be no
+    duplicate was taken by that try.
     """
     if is_never_any(rows):
         return rows.select(
@@ -42,7 +42,7 @@ def with_first_try(rows: DataFrame, tried: DataFrame) -> DataFrame:
         *(*PRODUCER, "bucket", "first", "last"),
         one_host(),
         F.coalesce("invoke_ns", F.lit(-1)).alias("tried_ns"),
-        has_taken().alias("has_taken"),
+        *(has_taken().alias("has_taken"), "up"),
     )
     keyed = rows.withColumn("bucket", intervals.bucket_of(F.col("counter")))
     own = [*PRODUCER, "bucket"]
@@ -51,7 +51,7 @@ def with_first_try(rows: DataFrame, tried: DataFrame) -> DataFrame:
         intervals.exploded(only(tries, keyed, own), "counter")
         .groupBy(*counter)
         .agg(
-            first_of(F.col("has_taken"), F.col("tried_ns")).alias("tried_ns"),
+            first_of(F.col("has_taken"), F.col("tried_ns"), F.col("up")).alias("tried_ns"),
             F.min("at").alias("at"),
             F.max("at").alias("other_at"),
         )

@@ -25,8 +25,8 @@ from analytics.tables.runs import (
     LETTER,
     acknowledged_runs,
     counters_of_places,
-    counters_of_puts,
     one_host,
+    tries_of_puts,
 )
 from analytics.tables.suspects import (
     OWNER,
@@ -146,7 +146,7 @@ def tried_after_of(
         .withColumnRenamed("at", "life_at")
         .distinct()
     )
-    tried = with_first_try(rows, counters_of_puts(puts))
+    tried = with_first_try(rows, tries_of_puts(puts))
     return tried.where(
         (F.col("at") == F.col("life_at")) & (F.col("tried_ns") > F.col("begun_ns"))
     ).drop("life_at", "tried_ns")

@@ -49,11 +49,21 @@ def has_taken() -> Column:
     return (F.col("outcome") == "ok") & ~F.col("duplicate")
 
 
-def first_of(taken: Column, sent: Column) -> Column:
+def first_of(taken: Column, sent: Column, up: Column) -> Column:
     """Return the aggregate of when a publication was first tried, of all its tries: by what was
-    taken, else by any.
+    taken, if all answers say one place (`up`, null where none does); else by any.
     """
-    return F.coalesce(F.min(F.when(taken, sent)), F.min(sent))
+    is_clear = (F.min(up) == F.max(up)) & (F.count_if(taken & up.isNull()) == 0)
+    return F.coalesce(F.when(is_clear, F.min(F.when(taken, sent))), F.min(sent))
+
+
+def tries_of_puts(puts: DataFrame) -> DataFrame:
+    """Return the PUTs as runs of counters, split, each with `up`: by how much its ids are above its
+    counters; null: it has none.
+    """
+    is_placed = (F.col("outcome") == "ok") & (F.col("first_id") > 0)
+    up = F.when(is_placed, F.col("first_id") - F.col("first_counter"))
+    return counters_of_puts(puts.withColumn("up", up))
 
 
 def one_host() -> Column:

@@ -100,6 +100,7 @@ from analytics.tables.runs import (
     counters_of_places,
     counters_of_puts,
     one_host,
+    tries_of_puts,
 )
 from analytics.tables.suspects import (
     PRODUCER,
@@ -724,8 +725,8 @@ def _tried(
     journaled: DataFrame,
     unsaid: DataFrame,
 ) -> DataFrame:
-    columns = ("bucket", "first", "last", "outcome", "first_id", "duplicate", "host", "invoke_ns")
-    own = counters_of_puts(puts).select(*KEY, *PRODUCER[1:], *columns)
+    columns = ("bucket", "first", "last", "outcome", "first_id", "duplicate", "up")
+    own = tries_of_puts(puts).select(*(*KEY, *PRODUCER[1:], *columns, "host", "invoke_ns"))
     where = (*PRODUCER, "bucket")
     named = (
         counters_of_places(unclear),

@@ -32,12 +32,16 @@ class Moment(NamedTuple):
 
 def first_of(tries: Sequence[RecordedOperation]) -> Moment | None:
     """Return when the first of these tries was sent; None: there is none, or clocks of two hosts
-    would have to say which. What was answered to be no duplicate was taken by that try.
+    would have to say which. What was answered to be no duplicate was taken by that try, if all
+    answers say one place.
     """
     if len({put.host for put in tries}) != 1:
         return None
     stored = [put for put in tries if put.is_ok and not put.is_duplicate]
-    return Moment(tries[0].host, min(put.invoke for put in stored or tries))
+    shifts = {(put.first_id or 0) - (put.counter or 0) for put in tries if put.placed}
+    is_clear = len(shifts) == 1 and all(put.placed for put in stored)
+    sent = stored if stored and is_clear else tries
+    return Moment(tries[0].host, min(put.invoke for put in sent))
 
 
 class Mark(NamedTuple):
