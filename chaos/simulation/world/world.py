@@ -555,6 +555,7 @@ class World:
         self.heal()
         self.weather()
         self.resume("all")
+        self._traps.clear()
         for node in self.nodes.values():
             node.disk.full = node.disk.low = False
             node.slow_sync_ms = 0.0

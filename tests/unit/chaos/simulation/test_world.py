@@ -356,6 +356,8 @@ ARGS: dict[str, dict[str, Any]] = {
     "disconnect": {"one": "a", "other": "b"},
     "clock_rate": {"node": "a", "rate": 1.1},
     "slow_fsync": {"node": "a", "ms": 1.0},
+    "isolate": {"count": 1, "seconds": 1.0, "end_s": 0.5},
+    "isolate_at": {"event": "raising", "within_s": 1.0, "count": 1, "seconds": 1.0},
     "kill_source": {"seconds": 1.0},
     "lose_piece": {"seconds": 1.0},
 }
@@ -386,11 +388,13 @@ def test_calm_ends_and_calls_off_every_disturbance() -> None:
             Action(0.0, "weather", {"loss": 1.0}),
             Action(0.0, "pause", {"node": "b"}),
             Action(0.0, "kill", {"node": "c", "at": "fdatasync", "count": 1}),
+            Action(0.0, "isolate_at", ARGS["isolate_at"]),
             Action(0.0, "calm"),
         ):
             world.perform(action)
         asker.put(1)
         assert asker.of("ended") == []
+        assert world._traps == {}
 
 
 def test_a_cut_that_was_healed_does_not_end_one_that_comes_behind() -> None:
