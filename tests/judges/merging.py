@@ -19,6 +19,7 @@ What is the run's and can't be divided is the same for all parts of one record (
 - whether it is an application's; whether it has a phase `tombstone`;
 - whether its workers were given anything, for what is open in any group takes room from all groups
   (`stale_read` `idle`): who was told nothing in a run without leases stays so in a whole of such;
+  and one that was told nothing of what was given back stays so alone;
 - whether truth was collected, of how many nodes, and whose disks were read, for `ack_not_durable`
   counts a majority. The nodes of all parts are the same ones; as topics and indices are apart, a
   disk holds the sum of theirs.
@@ -53,6 +54,7 @@ def shape(history: MadeHistory) -> Shape:
         any(row.get("phase") == "tombstone" and row["f"] == "phase" for row in _events(history)),
         tuple(node in history.truth for node in nodes),
         _works(history),
+        id(history) if _is_told_nothing_of_a_nak(history) else None,
     )
 
 
@@ -61,6 +63,24 @@ def _works(history: MadeHistory) -> bool:
     takes = [row for row in _events(history) if row["f"] == "take"]
     told = {_key(row) for row in takes if row["type"] == "ok" and not row.get("leases")}
     return any(_key(row) not in told for row in takes)
+
+
+def _is_told_nothing_of_a_nak(history: MadeHistory) -> bool:
+    """Return whether a TAKE is told nothing while nothing is leased, behind one that gives back."""
+    has_given_back, leased = False, set[tuple[object, ...]]()
+    groups: dict[tuple[object, ...], tuple[object, ...]] = {}  # an end does not say it again
+    for row in _events(history):
+        if row["f"] != "take":
+            continue
+        group = groups.setdefault(_key(row), (row.get("topic"), row.get("group")))
+        for _, first, last, *_ in (*(row.get("acks") or ()), *(row.get("naks") or ())):
+            leased -= {(*group, id_) for id_ in range(first, last + 1)}
+        for first, last, _ in row.get("leases") or ():
+            leased |= {(*group, id_) for id_ in range(first, last + 1)}
+        if has_given_back and not leased and row["type"] == "ok" and row.get("max_count"):
+            return True
+        has_given_back |= any(nak[3] == 0 for nak in row.get("naks") or ())
+    return False
 
 
 def batches(parts: Iterable[MergedPart], size: int) -> Iterator[list[MergedPart]]:
