@@ -182,7 +182,9 @@ class Delayed:
             keys.append(key)
             size_bytes += row_bytes
         found = [due for due in map(self._take, keys) if due is not None]
-        self._forget_empty({key >> TOPIC_SHIFT for key in keys})
+        numbers = {key >> TOPIC_SHIFT for key in keys}
+        self._end_dropped(numbers & self._dropped.keys())
+        self._forget_empty(numbers)
         self._find_due()
         return found
 
@@ -205,10 +207,17 @@ class Delayed:
         low, dropped_place = number << TOPIC_SHIFT, self._dropped[number].dropped_place
         keys = self._database.query(_KEYS, (low, low | dropped_place, DROPPED_ROWS_MAX))
         self._database.write("DELETE FROM delayed WHERE key = ?", keys)
-        if len(keys) < DROPPED_ROWS_MAX:
-            del self._dropped[number]
-            self._forget_empty({number})
+        self._end_dropped({number})
+        self._forget_empty({number})
         self._find_due()
+
+    def _end_dropped(self, numbers: set[int]) -> None:
+        """Forget that rows of these are to be removed where none is left: as a start would."""
+        for number in numbers:
+            low = number << TOPIC_SHIFT
+            high = low | self._dropped[number].dropped_place
+            if not self._database.query(_KEYS, (low, high, 1)):
+                del self._dropped[number]
 
     def _forget_empty(self, numbers: set[int]) -> None:
         """Forget the lanes in which nothing waits: they are read again when they are needed."""

@@ -27,9 +27,16 @@ def acknowledged_before_replication(broker: CorrectBroker) -> Iterable[tuple[str
     return [("lost", 2 * len(broker.cursors))]
 
 
+def _beside(broker: CorrectBroker, at: int) -> set[str]:
+    return {broker.stored[at - 1][0], broker.stored[at + 1][0]}
+
+
 @plant
 def stored_twice(broker: CorrectBroker) -> Iterable[tuple[str, int]]:
-    broker.stored.append(broker.stored[3])
+    """One that no other one of its producer stands beside: it is no part of a batch, to be torn."""
+    places = range(1, len(broker.stored) - 1)
+    alone = next(at for at in places if broker.stored[at][0] not in _beside(broker, at))
+    broker.stored.append(broker.stored[alone])
     return [("duplicate_stored", 1)]
 
 

@@ -88,7 +88,6 @@ class Life:
     matches: tuple[int, list[tuple[str, int]]] | None = None  # as a leader: term, who has what
     # As a leader, by follower: the term and the last entry that it was sent, until that was lost.
     sent: dict[str, tuple[int, int, float]] = field(default_factory=dict)
-    asked_for: dict[str, tuple[int, int]] = field(default_factory=dict)  # in a refusal, in a term
     question_s: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     passed: tuple[int, int] = (0, 0)  # the newest barrier that a majority has answered in a term
     copies: int = 0  # of the store that it has begun
@@ -328,11 +327,7 @@ class RaftRules:
             voter = self._voter(source, target)
             said[voter] = max(message.next_index - 1, said.get(voter, 0))
         else:  # what was in flight was not taken
-            life = self._life(target)
-            life.sent.pop(source, None)
-            term, least = life.asked_for.get(source, (message.term, message.next_index))
-            least = min(least, message.next_index) if term == message.term else message.next_index
-            life.asked_for[source] = message.term, least
+            self._life(target).sent.pop(source, None)
 
     def _take_request_vote_response(
         self, source: str, target: str, message: RequestVoteResponse
@@ -388,7 +383,8 @@ class RaftRules:
         self._only_committed(node, message.commit_index)
         if message.entries:
             self._within_limits(node, message)
-            self._sends_once(node, target, message)
+            last = message.entries[-1][1]
+            self._life_of(node).sent[target] = message.term, last, self._world.now
         before = message.previous_term
         index = message.previous_index
         for command, at, term in message.entries:
@@ -417,19 +413,6 @@ class RaftRules:
         ):
             text = f"{node.name} sends {count} entries of {size_bytes} bytes in one append"
             self._fail("limit", text)
-
-    def _sends_once(self, node: SimNode, target: str, message: AppendEntries) -> None:
-        """Check that what is in flight is not sent again (rule 22).
-
-        It is lost with its connection, and by a refusal.
-        """
-        life, first, last = self._life_of(node), message.entries[0][1], message.entries[-1][1]
-        term, known, at_s = life.sent.get(target, (0, 0, 0.0))
-        is_open = self._world.net.closed_s(node.name, target) < at_s
-        if is_open and term == message.term and first <= known:
-            text = f"{node.name} sends {target} entry {first} again in term {term}"
-            self._fail("append", f"{text}: up to {known} are in flight")
-        life.sent[target] = message.term, last, self._world.now
 
     def _note_admission(self, index: int, term: int, command: bytes) -> None:
         size = int.from_bytes(command[2:6], "little")
@@ -705,20 +688,6 @@ class RaftRules:
 
     def _offer(self, node: SimNode, target: str, message: SnapshotOffer) -> None:
         self._by_its_leader(node, message.term, "offers a copy")
-        member, life = node.as_member, self._life_of(node)
-        assert member is not None, node.name
-        first = member.journal.first_index
-        asked_term, asked = life.asked_for.get(target, (0, 0))
-        sent_term, sent, _ = life.sent.pop(target, (0, 0, 0.0))
-        # It wants what the log has no more; or was to be sent that next, since it was heard last.
-        wants = [asked] if asked_term == message.term else []
-        wants += [sent + 1] if sent_term == message.term else []
-        wants += [self._counted(node.name, message.term).get(target, 0) + 1]
-        wants += [member.raft.term_start_index]
-        wants = [index for index in wants if index > 1]
-        if min(wants) > first:
-            text = f"{node.name} offers {target} a copy, and has its log from {first} on"
-            self._fail("snapshot", f"{text}: it wants none before {min(wants)}")
 
     def _chunk(self, node: SimNode, target: str, message: SnapshotChunk) -> None:
         member, life = node.as_member, self._life_of(node)

@@ -194,6 +194,20 @@ def test_what_waits_goes_with_its_topic_and_its_rows_in_steps(
     assert bench.store.total_backlog_bytes() == bench.store.backlog_bytes("t")
 
 
+@pytest.mark.parametrize(("rows_max", "ms"), [(2, 1), (0, 20)])
+def test_rows_that_are_gone_to_the_last_one_hold_up_nothing(
+    bench: DelayBench, monkeypatch: pytest.MonkeyPatch, rows_max: int, ms: int
+) -> None:
+    """Else a node that was started since is a step ahead with the rows of the next topic."""
+    monkeypatch.setattr(delayed, "DROPPED_ROWS_MAX", rows_max)
+    bench.publish(later(b"x", 10), later(b"y", 20))
+    bench.ok(DeleteTopic("t", True, False))
+    assert bench.store.delayed.has_work
+    bench.passing(ms)
+    assert not bench.store.delayed.has_work
+    assert bench.store.delayed._lanes == {}
+
+
 def test_whose_bytes_went_with_a_topic_is_known_each_time_it_goes(
     bench: DelayBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
