@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
@@ -24,7 +24,6 @@ from chaos.simulation.world.world import World
 from cluster.members import about
 from cluster.members.handshake import can_read
 from cluster.members.membership import is_linked
-from cluster.node.audit import StateComparison
 from cluster.node.member import Member
 from cluster.node.replica import Replica
 from cluster.raft.ready import SoftState
@@ -219,13 +218,7 @@ class Upkeep:
 
     def _states(self, node: SimNode, member: Member) -> Iterator[Wrong]:
         """Yield what a node should have made of the others' digests by now."""
-        comparison, marks = member._comparison, member.store.audit.marks
-        told = [comparison._told[name] for name in member.linked.names if name in comparison._told]
-        majority = member.settings.majority
-        same = _agreed_by(comparison, told, marks, majority)
-        if same and self._is_told_enough(node, member, same):
-            text = f"a majority has its state at {same}, and it knows of {comparison.agreed}"
-            yield "agreed", text, AT_ONCE_S
+        marks, majority = member.store.audit.marks, member.settings.majority
         others = [
             other.as_member.store.audit.marks
             for name in member.linked.names
@@ -328,20 +321,6 @@ class Upkeep:
             wrong = _out_of_date(store, client_id, kept)
             if wrong:
                 yield f"unread {client_id}", f"of {client_id} is kept that {wrong}", AT_ONCE_S
-
-
-def _agreed_by(
-    comparison: StateComparison,
-    told: Sequence[Mapping[int, str]],
-    marks: Mapping[int, str],
-    majority: int,
-) -> int:
-    """Return the first index behind the one known to be agreed that a majority agrees on, or 0."""
-    indexes = {index for each in told for index in each if index > comparison.agreed}
-    for index in sorted(indexes & marks.keys()):
-        if 1 + sum(each.get(index) == marks[index] for each in told) >= majority:
-            return index
-    return 0
 
 
 def _out_of_date(store: Store, client_id: str, kept: Unread) -> str:
