@@ -262,3 +262,15 @@ def an_answer_behind_what_is_gone_says_no_cursor(patches: Patches) -> None:
         _complete(operations, operation, done, **fields)
 
     patches.attribute(Operations, "complete", complete)
+
+
+@bug("who moves a subscription goes on where it was moved to", {"travels"})
+def a_move_is_not_taken(patches: Patches) -> None:
+    """Leave a subscription where the client believes it to be, whoever says that it was moved."""
+
+    def place(
+        operations: Operations, topic: str, cursor: int, placed: int, durable: bool = True
+    ) -> None:
+        pass
+
+    patches.attribute(Operations, "_place", place)

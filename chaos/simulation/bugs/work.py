@@ -12,7 +12,7 @@ from cluster.serve import leases
 from cluster.serve.broker import Broker
 from flotilla_client.errors import FlotillaError
 from flotilla_client.protocol import Reply
-from flotilla_client.work import LeaseBook, WorkLoop
+from flotilla_client.work import LeaseBook, WorkItem, WorkLoop
 
 _answered: Final = LeaseBook.answered
 _bring: Final = LeaseBook._bring
@@ -90,3 +90,13 @@ def takes_wait_on_when_their_group_ends(patches: Patches) -> None:
             _offer(broker, key, log_ms)
 
     patches.attribute(Broker, "_offer", offer)
+
+
+@bug("the first of what a worker says of an item counts", {"said"})
+def an_extension_takes_an_ack_back(patches: Patches) -> None:
+    """Extend what was acknowledged, as long as the cluster has not heard of that."""
+
+    def extend(book: LeaseBook, item: WorkItem, lease_ms: int) -> None:
+        book._pending[item.id] = "extend", item, lease_ms
+
+    patches.attribute(LeaseBook, "extend", extend)

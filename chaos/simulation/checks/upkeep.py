@@ -65,7 +65,9 @@ class Upkeep:
         # By machine: how many times others have told it of themselves; and by the process and an
         # index that a majority agrees on (0: on another state): the same, when that was seen first.
         self._abouts: Counter[str] = Counter()
-        self._agreeing: dict[tuple[str, int, int], int] = {}
+        self._differing: dict[
+            tuple[str, int], int
+        ] = {}  # by process: what it had been told by then
         self._checkpointed: set[tuple[str, int, int]] = set()  # (machine, process, asked for at)
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
@@ -217,7 +219,7 @@ class Upkeep:
                 yield f"sighted {name}", text, AT_ONCE_S
 
     def _states(self, node: SimNode, member: Member) -> Iterator[Wrong]:
-        """Yield what a node should have made of the others' digests by now."""
+        """Yield that a majority has told a node of another state, and it goes on."""
         marks, majority = member.store.audit.marks, member.settings.majority
         others = [
             other.as_member.store.audit.marks
@@ -230,17 +232,14 @@ class Upkeep:
             known = [each[index] for each in others if index in each]
             differs = marks[index] not in known
             differs = differs and max(map(known.count, known), default=0) >= majority
-            if differs and self._is_told_enough(node, member, 0):
-                yield (
-                    "differs",
-                    f"a majority has another state at {index}, and it goes on",
-                    AT_ONCE_S,
-                )
+            if differs and self._is_told_enough(node, member):
+                text = f"a majority has another state at {index}, and it goes on"
+                yield "differs", text, AT_ONCE_S
 
-    def _is_told_enough(self, node: SimNode, member: Member, index: int) -> bool:
+    def _is_told_enough(self, node: SimNode, member: Member) -> bool:
         """Return whether the others have said so much since this was asked first that it knows."""
         abouts = self._abouts[node.name]
-        since = self._agreeing.setdefault((node.name, node.life, index), abouts)
+        since = self._differing.setdefault((node.name, node.life), abouts)
         is_heard = not self._world.net.has_untaken(node.name)
         return is_heard and abouts - since > ABOUTS_MAX * len(member.settings.others)
 
