@@ -208,6 +208,20 @@ def test_rows_that_are_gone_to_the_last_one_hold_up_nothing(
     assert bench.store.delayed._lanes == {}
 
 
+def test_what_is_due_of_a_topic_that_is_gone_leaves_nothing_to_remove_of_it(
+    bench: DelayBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed, "DROPPED_ROWS_MAX", 0)  # rows of the first topic stay
+    bench.ok(Subscribe("s", None, "u", None))
+    bench.publish(later(b"x", 10_000))
+    bench.ok(putting(2, later(b"y", 20), topic="u"))
+    bench.ok(DeleteTopic("t", True, False))
+    bench.ok(DeleteTopic("u", True, False))
+    assert [lane.name for lane in bench.store.delayed._dropped.values()] == ["t", "u"]
+    bench.passing(20)
+    assert [lane.name for lane in bench.store.delayed._dropped.values()] == ["t"]
+
+
 def test_whose_bytes_went_with_a_topic_is_known_each_time_it_goes(
     bench: DelayBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
