@@ -33,6 +33,7 @@ FILL: Final = bytes(64 * 1024)
 FILLED_AT_ONCE: Final = 256
 READ_COUNT: Final = 1_000
 SMALL: Final = bytes(1_000)
+BACKLOG_BYTES_MAX: Final = 64 * 2**30
 
 
 def main() -> None:
@@ -44,7 +45,7 @@ def main() -> None:
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
     callers = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     with tempfile.TemporaryDirectory() as directory, LocalCluster(Path(directory) / "c") as cluster:
-        cluster.create(3, port=0)
+        cluster.create(3, port=0, settings={"limits.backlog_bytes_max": BACKLOG_BYTES_MAX})
         cluster.start_all()
         cluster.wait_for_leader()
         cluster.begin_at_newest_level()

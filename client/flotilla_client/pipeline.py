@@ -289,16 +289,22 @@ class Pipeline:
             finally:
                 self._answered(parcel.count)
 
+    def _settle_answered(self) -> None:
+        """Settle what was answered behind one that was not: it waits for that no longer."""
+        for batch in self._window:
+            if batch.done is not None:
+                self._settle(batch)
+        self._window = deque(batch for batch in self._window if batch.done is None)
+
     # --- errors ---------------------------------------------------------------------------------
 
     def _give_up(self, error: FlotillaError) -> None:
         """Report the error. After a deadline the window stays and is tried again; else stop."""
+        self._settle_answered()
         error = with_endpoints(error, self._endpoints)
         head_is_refused = error.definite and error.code in REFUSED_FOREVER
         error_of_rest = type(error)(error.message, error.code, False, error.details)
         for number, batch in enumerate(self._window):
-            if batch.done is not None:
-                continue
             of_batch = error if number == 0 and head_is_refused else error_of_rest
             if batch.operation is not None:
                 self._operations.failed(batch.operation, of_batch)
@@ -358,9 +364,6 @@ class Pipeline:
         """End without the answers that are due: what has none goes to the outbox or stays there."""
         message = f"the producer of {self.topic} was closed before an answer came"
         self._give_up(Unavailable(message, definite=False))
-        for batch in self._window:
-            if batch.done is not None:  # answered, and behind one that is not
-                self._settle(batch)
         self._window.clear()
 
     def stop(self, error: FlotillaError) -> None:

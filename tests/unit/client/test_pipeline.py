@@ -191,6 +191,21 @@ def test_who_was_answered_behind_a_silent_one_is_told_when_the_producer_ends(
     assert [entry.counter for entry in bench.state.outbox("t")] == [2]
 
 
+def test_who_was_answered_behind_a_silent_one_is_told_when_the_time_of_that_is_over(
+    bench: PipelineBench,
+) -> None:
+    known(bench)
+    silent, answered, last = bench.publish("one", "two", "three")
+    bench.answer(bench.take()[1])
+    bench.wait(DEADLINE_MS)
+    assert isinstance(silent.exception(0), Unavailable)
+    assert answered.result(0).id == 3
+    assert isinstance(last.exception(0), Unavailable)
+    bench.wait(DEADLINE_MS)
+    assert set(counters(bench.take())) == {2, 4}, "what was answered is not sent again"
+    assert [entry.counter for entry in bench.state.outbox("t")] == [2, 4]
+
+
 def test_a_listing_of_several_pages_is_whole(bench: PipelineBench) -> None:
     steps = Operations(bench.state, Silent()).topics(True)
 
