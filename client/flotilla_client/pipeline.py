@@ -291,10 +291,9 @@ class Pipeline:
 
     def _settle_answered(self) -> None:
         """Settle what was answered behind one that was not: it waits for that no longer."""
-        for batch in self._window:
-            if batch.done is not None:
-                self._settle(batch)
-        self._window = deque(batch for batch in self._window if batch.done is None)
+        for batch in [batch for batch in self._window if batch.done is not None]:
+            self._settle(batch)
+            self._window.remove(batch)
 
     # --- errors ---------------------------------------------------------------------------------
 
