@@ -88,6 +88,8 @@ class Life:
     matches: tuple[int, list[tuple[str, int]]] | None = None  # as a leader: term, who has what
     # As a leader, by follower: the term and the last entry that it was sent, until that was lost.
     sent: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)  # who has, and it may not know yet
+    asked_for: dict[str, tuple[int, int]] = field(default_factory=dict)  # in a refusal, in a term
     question_s: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     passed: tuple[int, int] = (0, 0)  # the newest barrier that a majority has answered in a term
     copies: int = 0  # of the store that it has begun
@@ -190,6 +192,7 @@ class RaftRules:
         life.term, life.settled_index = mirror.term, raft.settled_index
         life.leading = raft.term if is_leader else None
         if not self._world.net.has_untaken(node.name):
+            life.refused.clear()
             life.heard_before.clear()  # whatever was asked is answered by now, or never
             life.claims.clear()
             if life.asks_s is not None or life.pre_votes:
@@ -327,7 +330,14 @@ class RaftRules:
             voter = self._voter(source, target)
             said[voter] = max(message.next_index - 1, said.get(voter, 0))
         else:  # what was in flight was not taken
-            self._life(target).sent.pop(source, None)
+            life = self._life(target)
+            term, least = life.asked_for.get(source, (message.term, message.next_index))
+            if message.term >= term:  # one from an earlier leadership is not looked at
+                life.sent.pop(source, None)
+                life.refused.add(source)
+                newer = message.term > term
+                least = message.next_index if newer else min(least, message.next_index)
+                life.asked_for[source] = message.term, least
 
     def _take_request_vote_response(
         self, source: str, target: str, message: RequestVoteResponse
@@ -383,8 +393,7 @@ class RaftRules:
         self._only_committed(node, message.commit_index)
         if message.entries:
             self._within_limits(node, message)
-            last = message.entries[-1][1]
-            self._life_of(node).sent[target] = message.term, last, self._world.now
+            self._sends_once(node, target, message)
         before = message.previous_term
         index = message.previous_index
         for command, at, term in message.entries:
@@ -413,6 +422,20 @@ class RaftRules:
         ):
             text = f"{node.name} sends {count} entries of {size_bytes} bytes in one append"
             self._fail("limit", text)
+
+    def _sends_once(self, node: SimNode, target: str, message: AppendEntries) -> None:
+        """Check that what is in flight is not sent again (rule 22).
+
+        It is lost with its connection, and by a refusal.
+        """
+        life, first, last = self._life_of(node), message.entries[0][1], message.entries[-1][1]
+        term, known, at_s = life.sent.get(target, (0, 0, 0.0))
+        is_open = self._world.net.closed_s(node.name, target) < at_s
+        is_taken = is_open and target not in life.refused
+        if is_taken and term == message.term and first <= known:
+            text = f"{node.name} sends {target} entry {first} again in term {term}"
+            self._fail("append", f"{text}: up to {known} are in flight")
+        life.sent[target] = message.term, last, self._world.now
 
     def _note_admission(self, index: int, term: int, command: bytes) -> None:
         size = int.from_bytes(command[2:6], "little")
@@ -688,6 +711,20 @@ class RaftRules:
 
     def _offer(self, node: SimNode, target: str, message: SnapshotOffer) -> None:
         self._by_its_leader(node, message.term, "offers a copy")
+        member, life = node.as_member, self._life_of(node)
+        assert member is not None, node.name
+        first = member.journal.first_index
+        asked_term, asked = life.asked_for.get(target, (0, 0))
+        sent_term, sent, _ = life.sent.pop(target, (0, 0, 0.0))
+        # It wants what the log has no more; or was to be sent that next, since it was heard last.
+        wants = [asked] if asked_term == message.term else []
+        wants += [sent + 1] if sent_term == message.term else []
+        wants += [self._counted(node.name, message.term).get(target, 0) + 1]
+        wants += [member.raft.term_start_index]
+        wants = [index for index in wants if index > 1]
+        if min(wants) > first:
+            text = f"{node.name} offers {target} a copy, and has its log from {first} on"
+            self._fail("snapshot", f"{text}: it wants none before {min(wants)}")
 
     def _chunk(self, node: SimNode, target: str, message: SnapshotChunk) -> None:
         member, life = node.as_member, self._life_of(node)

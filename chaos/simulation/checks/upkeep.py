@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chaos.simulation.checks.invariants import Invariants
@@ -24,6 +24,7 @@ from chaos.simulation.world.world import World
 from cluster.members import about
 from cluster.members.handshake import can_read
 from cluster.members.membership import is_linked
+from cluster.node.audit import StateComparison
 from cluster.node.member import Member
 from cluster.node.replica import Replica
 from cluster.raft.ready import SoftState
@@ -31,7 +32,14 @@ from cluster.store.groups import SharedGroup
 from cluster.store.store import Store
 from cluster.store.unread import Unread
 from cluster.store.users import SUBSCRIBE
-from cluster.wire.messages import About, Message, SnapshotChunk, SnapshotRefused, SnapshotRequest
+from cluster.wire.messages import (
+    About,
+    Message,
+    MessageError,
+    SnapshotChunk,
+    SnapshotRefused,
+    SnapshotRequest,
+)
 
 TURNS_PER_LOOK: Final = 16  # of a node; see books.py
 AT_ONCE_S: Final = 0.0  # at the end of any turn
@@ -62,12 +70,10 @@ class Upkeep:
         # own clock; until it is answered.
         self._asked_s: dict[tuple[str, int, str], float] = {}
         self._condemned: set[str] = set()  # machines whose disks are not to be used again
-        # By machine: how many times others have told it of themselves; and by the process and an
+        # By machine: how many times others have told it digests; and by the process and an
         # index that a majority agrees on (0: on another state): the same, when that was seen first.
         self._abouts: Counter[str] = Counter()
-        self._differing: dict[
-            tuple[str, int], int
-        ] = {}  # by process: what it had been told by then
+        self._differing: dict[tuple[str, int, int], int] = {}
         self._checkpointed: set[tuple[str, int, int]] = set()  # (machine, process, asked for at)
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
@@ -78,8 +84,15 @@ class Upkeep:
         if type(message) is SnapshotRequest:
             node = self._world.machine(target)
             self._asked_s[node.name, node.life, member_of(source)] = node.clock()
-        elif type(message) is About:
+        elif type(message) is About and self._has_digests(message):
             self._abouts[target] += 1
+
+    @staticmethod
+    def _has_digests(message: About) -> bool:
+        try:
+            return bool(about.decode(message).digests)
+        except MessageError:
+            return False  # another program's
 
     def _sent(self, source: str, target: str, message: Message) -> None:
         kind = type(message)
@@ -219,8 +232,14 @@ class Upkeep:
                 yield f"sighted {name}", text, AT_ONCE_S
 
     def _states(self, node: SimNode, member: Member) -> Iterator[Wrong]:
-        """Yield that a majority has told a node of another state, and it goes on."""
-        marks, majority = member.store.audit.marks, member.settings.majority
+        """Yield what a node should have made of the others' digests by now."""
+        comparison, marks = member._comparison, member.store.audit.marks
+        told = [comparison._told[name] for name in member.linked.names if name in comparison._told]
+        majority = member.settings.majority
+        same = _agreed_by(comparison, told, marks, majority)
+        if same and self._is_told_enough(node, member, same):
+            text = f"a majority has its state at {same}, and it knows of {comparison.agreed}"
+            yield "agreed", text, AT_ONCE_S
         others = [
             other.as_member.store.audit.marks
             for name in member.linked.names
@@ -232,14 +251,14 @@ class Upkeep:
             known = [each[index] for each in others if index in each]
             differs = marks[index] not in known
             differs = differs and max(map(known.count, known), default=0) >= majority
-            if differs and self._is_told_enough(node, member):
+            if differs and self._is_told_enough(node, member, 0):
                 text = f"a majority has another state at {index}, and it goes on"
                 yield "differs", text, AT_ONCE_S
 
-    def _is_told_enough(self, node: SimNode, member: Member) -> bool:
+    def _is_told_enough(self, node: SimNode, member: Member, index: int) -> bool:
         """Return whether the others have said so much since this was asked first that it knows."""
         abouts = self._abouts[node.name]
-        since = self._differing.setdefault((node.name, node.life), abouts)
+        since = self._differing.setdefault((node.name, node.life, index), abouts)
         is_heard = not self._world.net.has_untaken(node.name)
         return is_heard and abouts - since > ABOUTS_MAX * len(member.settings.others)
 
@@ -320,6 +339,20 @@ class Upkeep:
             wrong = _out_of_date(store, client_id, kept)
             if wrong:
                 yield f"unread {client_id}", f"of {client_id} is kept that {wrong}", AT_ONCE_S
+
+
+def _agreed_by(
+    comparison: StateComparison,
+    told: Sequence[Mapping[int, str]],
+    marks: Mapping[int, str],
+    majority: int,
+) -> int:
+    """Return the first index behind the one known to be agreed that a majority agrees on, or 0."""
+    indexes = {index for each in told for index in each if index > comparison.agreed}
+    for index in sorted(indexes & marks.keys()):
+        if 1 + sum(each.get(index) == marks[index] for each in told) >= majority:
+            return index
+    return 0
 
 
 def _out_of_date(store: Store, client_id: str, kept: Unread) -> str:

@@ -53,7 +53,9 @@ from cluster.store.store import Done, Limits, Store
 from cluster.wire.levels import LEVEL_OF_IDLE, LEVEL_OF_PATTERNS
 from cluster.wire.messages import (
     AppendEntries,
+    AppendEntriesResponse,
     ReadIndex,
+    SnapshotOffer,
     TimeoutNow,
 )
 from flotilla_client.protocol import pack
@@ -327,19 +329,39 @@ def test_a_leader_that_hands_over_for_another_leader_s_wish_is_seen() -> None:
     assert failures == ["handover"]
 
 
-def test_a_question_that_is_asked_twice_within_a_heartbeat_is_seen() -> None:
+def test_what_is_sent_again_asked_again_or_offered_for_nothing_is_seen() -> None:
     failures = list[str]()
     clock = [0.0]
-    node = SimpleNamespace(name="a", life=1, as_member=None, clock=lambda: clock[0])
+    raft = SimpleNamespace(term_start_index=9)
+    member = SimpleNamespace(raft=raft, journal=SimpleNamespace(first_index=5))
+    node = SimpleNamespace(name="a", life=1, as_member=member, clock=lambda: clock[0])
     rules = _rules(node, SimpleNamespace(last_index=9, last_term=3, terms={}), failures)
     rules._leaders[3] = "a"
+    rules._committed = 99
     rules._world.knob = lambda name: 0.08  # type: ignore[method-assign,assignment]
+
+    def send(*indexes: int) -> None:
+        entries = [(b"\0\0", index, 3) for index in indexes]
+        rules._sent("a", "b", AppendEntries(3, 0, indexes[0] - 1, 3, entries))
+
+    send(10, 11)
+    send(12)
+    assert not failures
+    send(12)
+    assert failures == ["append"]
+    rules._delivered("b", "a", AppendEntriesResponse(3, 12, True, False))
+    send(12)
     rules._sent("a", "b", ReadIndex(3, 1))
     clock[0] = 0.1
     rules._sent("a", "b", ReadIndex(3, 1))
-    assert not failures
+    assert failures == ["append"]
     rules._sent("a", "b", ReadIndex(3, 1))
-    assert failures == ["barrier"]
+    assert failures == ["append", "barrier"]
+    rules._sent("a", "c", SnapshotOffer(3))
+    assert failures == ["append", "barrier", "snapshot"]
+    rules._delivered("c", "a", AppendEntriesResponse(3, 4, True, False))
+    rules._sent("a", "c", SnapshotOffer(3))
+    assert failures == ["append", "barrier", "snapshot"]
 
 
 def test_a_node_that_knows_its_disk_wrongly_or_forgets_an_answer_is_seen() -> None:

@@ -137,6 +137,18 @@ def test_what_is_wrong_for_longer_than_it_may_be_is_a_failure(
     assert look(3.6) == 1
 
 
+def test_what_a_majority_has_agreed_on_and_a_node_does_not_know_is_seen() -> None:
+    comparison = SimpleNamespace(agreed=4)
+    marks = {4: "d", 8: "e", 12: "f"}
+
+    def agreed(*told: dict[int, str]) -> int:
+        return upkeep._agreed_by(cast("Any", comparison), told, marks, 2)
+
+    assert agreed() == 0
+    assert agreed({4: "d"}, {8: "another", 16: "g"}) == 0
+    assert agreed({8: "another", 12: "f"}, {8: "e"}) == 8
+
+
 def test_who_asks_for_a_copy_too_early_and_who_goes_on_condemned_are_seen() -> None:
     failures: list[str] = []
     world = empty_world()
