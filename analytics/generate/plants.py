@@ -1238,7 +1238,7 @@ def delayed(scene: Scene, victim: Victim) -> int:
     """What is delayed comes at once."""
     owner = TopicOwner(scene, victim, "s")
     owner.delays(1, 1, delay_ms=3_600_000)
-    owner.given("s", 1, 1)
+    scene.also("realtime_order", owner.given("s", 1, 1), 1, "due")
     owner.closes()
     return 1
 

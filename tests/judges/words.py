@@ -15,7 +15,7 @@ WORDS: Final = {
     "gap": "- handed",
     "reordered": "subscriber producer",
     "torn_batch": "split half",
-    "realtime_order": "- clock",
+    "realtime_order": "- clock due",
     "stale_read": "nothing start counter idle",
     "cursor_regression": "asked answered ahead",
     "subscription": "forgotten kept denied unsubscribed topic limit start missed",
