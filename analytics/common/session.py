@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -90,7 +89,7 @@ PARTITIONS_MAX: Final = 4_096  # above a billion lines partitions grow instead
 # job of its own. Compiling a plan, or planning it anew between stages, costs more than
 # interpreting it.
 LINES_SHORT_MAX: Final = 60_000
-THREADS_SHORT: Final = 2  # as many as the default master has cores
+THREADS: Final = 2  # as many as the default master has cores
 BYTES_SHORT_MAX: Final = 32 * 1024 * 1024
 LONG: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "true",
@@ -243,14 +242,11 @@ def _tell_tasks(session: SparkSession) -> None:
 def side_by_side(session: SparkSession) -> Iterator[Later]:
     """Yield what takes a call with its arguments and returns how to get the call's result.
 
-    Of a short history the calls are made in threads, in this order: each plans much, and what it
-    plans is one task, so one after the other they leave cores idle. Of any other a call is made
-    when its result is asked for: its tasks have all cores and all memory.
+    The calls are made in threads, in this order. Each plans much, which takes one core, and ends
+    with few tasks; of a short history it is one task at a time. So one after the other they would
+    leave cores idle. However many there are, no more tasks run at a time than there are cores.
     """
-    if not is_set_for_short(session):
-        yield partial
-        return
-    pool = ThreadPoolExecutor(THREADS_SHORT, initializer=_prepare_thread, initargs=(session,))
+    pool = ThreadPoolExecutor(THREADS, initializer=_prepare_thread, initargs=(session,))
     try:
         yield lambda call, /, *arguments, **named: pool.submit(call, *arguments, **named).result
     finally:
@@ -263,7 +259,8 @@ def _prepare_thread(session: SparkSession) -> None:
     jvm = session._jvm
     assert jvm is not None, "Spark has been stopped"
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
-    _tell_tasks(session)
+    if is_set_for_short(session):
+        _tell_tasks(session)
 
 
 def is_set_for_short(session: SparkSession) -> bool:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from analytics.common import schema
 from analytics.common.progress import OnProgress, step, telling, unheard
-from analytics.common.session import LINES_SHORT_MAX, fit
+from analytics.common.session import LINES_SHORT_MAX, fit, side_by_side
 from analytics.common.storage import Place, for_spark, to_read
 from analytics.common.table_store import InDriver, Keeper, OnDisk, remove_tree, with_constants
 from analytics.intake.cache import DIRECTORY, HistoryError, inputs_of, kept_intake, write_manifest
@@ -174,7 +174,8 @@ def load(spark: SparkSession, directory: Place, tell: OnProgress = unheard) -> H
     is_application = _is_application(directory / "run.json")
     application = intake.run_id if is_application else None
     said = WhatIsSaid(intake.is_timed, intake.has_delays)
-    tables = build(events, tallies, truth, keep, said, application)
+    with side_by_side(spark) as later:
+        tables = build(events, tallies, truth, keep, said, application, later)
     if is_fresh:
         write_manifest(cache, inputs, intake)
     return History(intake, events, tables, keeper, truth, is_application)

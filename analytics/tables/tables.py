@@ -56,16 +56,18 @@ producers      the producers in doubt, and all their places: `suspects`
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
-from typing import Final
+from typing import Final, ParamSpec
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.common import intervals
+from analytics.common.progress import Keep
 from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, LANE, OPERATION, operation
+from analytics.common.session import Later
 from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.arrivals import arrivals_of
@@ -113,6 +115,8 @@ from analytics.tables.suspects import (
     spans_of,
     without,
 )
+
+P = ParamSpec("P")
 
 TICK_NS: Final = 1_000_000
 # Of an answer: it is one run and nothing else, and whose that is; else the array of its runs.
@@ -198,23 +202,37 @@ def build(
     events: DataFrame,
     tallies: DataFrame,
     truth: Truth,
-    keep: Callable[[str, DataFrame], DataFrame],
+    keep: Keep,
     said: WhatIsSaid = WhatIsSaid(),
     application: str | None = None,
+    later: Later = partial,
 ) -> Tables:
     """Return the tables of a run. `keep(name, table)` stores one and returns what was stored.
 
     `tallies`: of `events` (tallies.py). `application`: the run's id, if run.json says that an
-    application recorded itself.
+    application recorded itself. `later` takes what no other table waits for.
     """
+
+    def aside(
+        name: str, make: Callable[P, DataFrame], *sources: P.args, **named: P.kwargs
+    ) -> Callable[[], DataFrame]:
+        return later(lambda: keep(name, make(*sources, **named)))
+
     unpaired = keep("unpaired", unpaired_of(tallies))
+    ends = aside("ends", ends_of, tallies)
+    leaders = aside("leaders", leaders_of, tallies)
+    late_terms = aside("late_terms", late_terms_of, tallies, events)
+    handlings = aside("handlings", handlings_of, events)
     puts = keep("puts", puts_of(operations(events, "put", unpaired)))
+    ticks = aside("ticks", ticks_of, puts.where(F.col("outcome") == "ok"))
+    untried = aside("untried", lambda: untried_of(puts, keep("torn_counters", torn_of(puts))))
     asides = keep("asides", events.where(~F.col("f").isin("put", "get", *HANDLINGS)))
+    drains = aside("drains", drains_of, asides)
     controls = keep("controls", controls_of(asides))
+    subscriptions = aside("subscriptions", subscriptions_of, controls)
     worked = keep("worked", worked_of(asides))
     answers = keep("answers", answers_of(operations(events, "get", unpaired)))
     deliveries = settled(deliveries_of(answers, keep("several", several_of(answers))))
-    subscriptions = keep("subscriptions", subscriptions_of(controls))
     truth_rows = keep("truth", sound(truth.rows))
     nodes = keep("nodes", truth.nodes)
     applications = keep("applications", applications_of(puts, answers, application))
@@ -222,17 +240,25 @@ def build(
     journaled = keep("journaled", journaled_of(truth_rows))
     acts = keep("acts", acts_of(controls))
     spans = keep("spans", spans_of(answers))
+    absences = aside("absences", absences_of, acts, spans)
     forgotten = keep("forgotten", forgotten_of(events))
     lived = lives_of(acts, answers, spans, _drained_rows(asides))
     lived = without(lived, forgotten, ("run_id", "client_id"))
     expiring = expiring_of(events)
     expiring = keep("expiring", expiring if said.times else none_of(expiring))
+    led = aside("led", led_of, events, expiring)
     of_delays = delays_of(puts, events) if said.delays else nothing_delayed(puts, events)
     lanes, comings, moments = (keep(name, table) for name, table in of_delays.items())
     told = keep("told", told_of(events) if said.times else none_of(told_of(events)))
+    arrivals = aside("arrivals", arrivals_of, lanes, comings, told, worked)
     collected = keep("collected", collected_of(truth_rows, asides, expiring))
     lives = keep("lives", with_floors(lived, collected))
     doubts = doubts_of(puts, answers, deliveries, controls, worked, told, held, spans, lives, keep)
+    in_doubt = only(answers, doubts.sessions, SESSION)
+    unclear_gets = aside("unclear_gets", with_had_ids, in_doubt, acts)
+    uncollected = aside(
+        "uncollected", uncollected_of, puts, doubts.stored, truth_rows, nodes, asides
+    )
     acks = keep("unclear_acks", _unclear_acks(puts, doubts))
     given = keep("unclear_given", _unclear_given(deliveries, doubts))
     seen = keep("seen_places", _seen_places(acks, given, doubts))
@@ -242,76 +268,81 @@ def build(
     loose = keep("loose_places", intervals.uncovered(unclear, places_of_acks, PLACE))
     acknowledged = settled(_acknowledged_places(puts))
     places = settled(without(acknowledged, doubts.buckets, TOPIC_BUCKET).unionByName(unclear))
+    cleared = aside("cleared", cleared_of, collected, lives, places, deliveries)
     near = without(places_of_acks, doubts.buckets, TOPIC_BUCKET).unionByName(unclear)
     clear = without(doubts.stored, doubts.buckets, TOPIC_BUCKET)
     producers = keep("unclear_producers", producers_of(clear, unclear))
+    suspects = aside("suspects", only, places, producers, PRODUCER)
+    seen_in = (puts, answers, deliveries)
     missing = keep("missing", missing_of(doubts.watches, near, given))
+    tails = aside("tails", tails_of, missing, asides, *seen_in)
     below = keep("tried_after", tried_after_of(puts, loose, lives, doubts))
+    below_seen = aside("below", below_of, below, *seen_in)
     unsaid = keep("unsaid", unsaid_of(puts, applications, lives))
     out_of_time = settled(out_of_time_of(acks, doubts))
     tried = keep("tried", _tried(puts, unclear, out_of_time, journaled, unsaid))
     nowhere = keep("nowhere", nowhere_of(unsaid, tried, unclear))
+    unplaced = aside("unplaced", unplaced_of, nowhere, puts, deliveries, places, lives)
     maybe_late = keep("maybe_late", maybe_late_of(out_of_time, loose, tried))
     late = keep("sent_late", sent_late_of(maybe_late, acks, given, doubts))
+    late_above = aside("late", with_above, late, puts, answers, doubts.claims)
     denied = keep("denied_counters", denied_of(puts, forgotten))
+    said_again = aside("said_again", said_again_of, puts, denied)
     standing = keep("standing", standing_of(puts, places, doubts))
     bound = keep("bound", bound_of(standing, puts))
-    seen_in = (puts, answers, deliveries)
+    apart = aside("apart", apart_of, bound, standing, puts)
+    alone = aside("alone", alone_of, bound, deliveries, lives)
     return Tables(
         puts=puts,
         gets=answers.drop(*OF_RUNS),
         asides=asides,
         told=told,
-        arrivals=keep("arrivals", arrivals_of(lanes, comings, told, worked)),
+        arrivals=arrivals(),
         expiring=expiring,
-        led=keep("led", led_of(events, expiring)),
+        led=led(),
         collected=collected,
         worked=worked,
         lanes=lanes,
         comings=comings,
         moments=moments,
-        ends=keep("ends", ends_of(tallies)),
-        ticks=keep("ticks", ticks_of(puts.where(F.col("outcome") == "ok"))),
+        ends=ends(),
+        ticks=ticks(),
         deliveries=deliveries,
-        handlings=keep("handlings", handlings_of(events)),
-        subscriptions=subscriptions,
-        drains=keep("drains", drains_of(asides)),
+        handlings=handlings(),
+        subscriptions=subscriptions(),
+        drains=drains(),
         applications=applications,
         acts=acts,
         lives=lives,
         forgotten=forgotten,
-        absences=keep("absences", absences_of(acts, spans)),
+        absences=absences(),
         places=places,
         controls=controls,
-        leaders=keep("leaders", leaders_of(tallies)),
-        late_terms=keep("late_terms", late_terms_of(tallies, events)),
+        leaders=leaders(),
+        late_terms=late_terms(),
         truth=truth_rows,
         nodes=nodes,
-        uncollected=keep(
-            "uncollected", uncollected_of(puts, doubts.stored, truth_rows, nodes, asides)
-        ),
+        uncollected=uncollected(),
         held=held,
         journaled=journaled,
-        unclear_gets=keep(
-            "unclear_gets", with_had_ids(only(answers, doubts.sessions, SESSION), acts)
-        ),
+        unclear_gets=unclear_gets(),
         unclear_acks=acks,
         seen_places=seen,
         unclear_places=unclear,
         loose_places=loose,
         tried=tried,
-        untried=keep("untried", untried_of(puts, keep("torn_counters", torn_of(puts)))),
-        said_again=keep("said_again", said_again_of(puts, denied)),
-        late=keep("late", with_above(late, puts, answers, doubts.claims)),
+        untried=untried(),
+        said_again=said_again(),
+        late=late_above(),
         missing=missing,
-        tails=keep("tails", tails_of(missing, asides, *seen_in)),
-        below=keep("below", below_of(below, *seen_in)),
-        unplaced=keep("unplaced", unplaced_of(nowhere, puts, deliveries, places, lives)),
-        cleared=keep("cleared", cleared_of(collected, lives, places, deliveries)),
-        apart=keep("apart", apart_of(bound, standing, puts)),
-        alone=keep("alone", alone_of(bound, deliveries, lives)),
+        tails=tails(),
+        below=below_seen(),
+        unplaced=unplaced(),
+        cleared=cleared(),
+        apart=apart(),
+        alone=alone(),
         producers=producers,
-        suspects=keep("suspects", only(places, producers, PRODUCER)),
+        suspects=suspects(),
         doubts=doubts,
     )
 

@@ -120,13 +120,12 @@ def test_short_and_long_histories_have_the_same_tables(
     assert kept_intake(cache, inputs, LoadedFiles) is None
 
 
-@pytest.mark.parametrize(("lines", "are_apart"), [(0, True), (10**6, False)])
+@pytest.mark.parametrize(("lines", "is_short"), [(0, True), (10**6, False)])
 def test_calls_beside_each_other_have_the_session_s_settings_and_their_own_results(
-    spark: SparkSession, lines: int, are_apart: bool
+    spark: SparkSession, lines: int, is_short: bool
 ) -> None:
-    """Of a short history in threads; of a long one here, and only when its result is asked for."""
     session.fit(spark, lines, size_bytes=0)
-    wanted = session.SHORT if are_apart else session.LONG
+    wanted = session.SHORT if is_short else session.LONG
     assert spark._jvm is not None
     settings = spark._jvm.org.apache.spark.sql.internal.SQLConf
 
@@ -138,12 +137,12 @@ def test_calls_beside_each_other_have_the_session_s_settings_and_their_own_resul
     def fail() -> None:
         raise ValueError("told to who asks")
 
-    of_tasks = set(session.SHORT.values()) if are_apart else {None}
+    of_tasks = set(session.SHORT.values()) if is_short else {None}
     with session.side_by_side(spark) as later:
         results = [later(settings_of, number) for number in range(4)]
         failing = later(fail)
         for number, result_of in enumerate(results):
-            assert result_of() == (number, are_apart, of_tasks, set(wanted.values()))
+            assert result_of() == (number, True, of_tasks, set(wanted.values()))
         with pytest.raises(ValueError, match="told to who asks"):
             failing()
 
