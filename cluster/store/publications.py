@@ -223,21 +223,18 @@ class Publications:
 
         `entry_ms`: what those are stamped that the entry which is being applied has added.
         """
-        low, high = topic.floor_id, topic.last_id
-        added = self._added.get(topic)
-        if added is not None:
-            if entry_ms < at_ms:
-                return topic.last_id
-            high = added[0] - 1
+        if topic in self._added and entry_ms < at_ms:
+            return topic.last_id
+        # The same entry may have moved the floor behind all that can be read.
+        low = topic.floor_id
+        high = high_id = max(low, self.readable_id(topic))
         while low < high:  # timestamps never go back
             middle = (low + high + 1) // 2
             if self._time_of(topic, middle) < at_ms:
                 low = middle
             else:
                 high = middle - 1
-        self._check_times(
-            topic, low, at_ms, high_id=topic.last_id if added is None else added[0] - 1
-        )
+        self._check_times(topic, low, at_ms, high_id)
         return low
 
     def _check_times(self, topic: Topic, last_id: int, at_ms: int, high_id: int) -> None:

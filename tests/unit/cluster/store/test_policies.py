@@ -574,6 +574,29 @@ def test_a_start_by_time_knows_when_what_its_own_entry_publishes_came(
     assert (code, body["last_id"]) == ("ok", last_id)
 
 
+def test_a_start_by_time_follows_what_its_own_entry_has_published_and_acknowledged(
+    timed: PolicyBench,
+) -> None:
+    """Nothing of that can be read yet, and nothing before it is kept."""
+    timed.ok(SetTopic("t", parse_keep("unread"), False, False))
+    timed.sub()
+    timed.ok(Register("q", True, None, ""))
+    acknowledge = Advance("s", None, {"t": 2})
+    subscribe = Subscribe("q", None, "t", None, start="@0")
+    *_, answer = timed_entry(timed, 2_000, putting(2), acknowledge, subscribe)
+    assert (answer[0], answer[1]["last_id"]) == ("ok", 2)
+
+
+def test_a_start_by_time_follows_what_its_own_entry_has_published_and_dropped(
+    timed: PolicyBench,
+) -> None:
+    timed.ok(SetTopic("t", {"max_bytes": 5, "when_full": "drop-oldest"}, False, False))
+    subscribe = Subscribe("s", None, "t", None, start="@0")
+    *_, (code, body) = timed_entry(timed, 2_000, putting(2), putting(3), subscribe)
+    assert (code, body["last_id"]) == ("ok", 2)
+    assert timed.get("s", None) == [b"x"]
+
+
 def test_a_policy_that_keeps_more_keeps_what_the_one_before_would_not(bench: PolicyBench) -> None:
     bench.create("1")
     bench.sub("earliest")
