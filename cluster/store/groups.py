@@ -266,9 +266,15 @@ class SharedGroup:
         return heap[0] if heap else None
 
     def find_cursor(self) -> int:
-        """Go on to the last id up to which nothing is open, and return it."""
-        while self.cursor < self.head and self.cursor + 1 not in self.open:
+        """Go on to the last id up to which nothing is open, and return it.
+
+        The head may be millions ahead: of these no more are looked at than are open.
+        """
+        for _ in range(len(self.open)):
+            if self.cursor + 1 in self.open:
+                return self.cursor
             self.cursor += 1
+        self.cursor = min(self.open, default=self.head + 1) - 1
         return self.cursor
 
 
@@ -427,7 +433,12 @@ class Groups:
 
     def release(self, client_id: str, now_ms: int, is_gone: bool = False) -> None:
         """Let what a client holds be due at once: another process of it began, or it `is_gone`."""
-        for key in sorted(self._groups):
+        own = [
+            key
+            for key, group in self._groups.items()
+            if client_id in group.held or (is_gone and client_id in group.workers)
+        ]
+        for key in sorted(own):  # mostly none, of a thousand
             group = self._groups[key]
             group.lapse(now_ms)
             if is_gone and group.workers.pop(client_id, None) is not None:

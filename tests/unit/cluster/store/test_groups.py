@@ -36,7 +36,7 @@ from cluster.store.commands import (
     size_bytes,
 )
 from cluster.store.commands import decode as decode_entry
-from cluster.store.groups import GroupLimits
+from cluster.store.groups import GroupLimits, Lease, SharedGroup
 from cluster.store.outcomes import Delivery, Leased, Outcome
 from cluster.store.store import Limits, Store
 from cluster.store.tables import CorruptStore
@@ -271,6 +271,49 @@ def test_a_new_process_or_a_dropped_client_loses_its_leases_at_once(bench: Group
     assert taken["given"] == [[1, 2, 2]]
     bench.ok(DropClient("b", True))
     assert bench.take("a", 2)["given"] == [[1, 2, 3]]
+
+
+def test_a_new_process_looks_at_those_groups_alone_in_which_its_client_has_something(
+    bench: GroupsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be a thousand, and a fleet of clients that all begin at once."""
+    bench.ok(making("h"))
+    bench.take("a", 2, number=1)
+    looked: list[str] = []
+    lapse = SharedGroup.lapse
+
+    def counted(group: SharedGroup, now_ms: int) -> None:
+        looked.append(group.name)
+        lapse(group, now_ms)
+
+    monkeypatch.setattr(SharedGroup, "lapse", counted)
+    for client in "ab":
+        bench.ok(Register(client, False, None, ""))
+    assert looked == ["g"]
+    bench.ok(DropClient("a", True))
+    assert looked == ["g", "g"], "it knows of that client's last take"
+
+
+def test_the_cursor_passes_at_a_stroke_what_is_far_ahead_of_it(bench: GroupsBench) -> None:
+    class Counted(dict[int, Lease]):
+        looks = 0
+
+        def __contains__(self, id_: object) -> bool:
+            self.looks += 1
+            return super().__contains__(id_)
+
+    found = bench.store.groups.get("t", "g")
+    assert found is not None
+    group = SharedGroup(found.topic, "far", LEASE_MS, 0, "", head=10**6, cursor=3)
+    group.open = opened = Counted(dict.fromkeys((10**5, 10**5 + 1, 10**6), Lease("a", 1, 0, 1)))
+    assert group.find_cursor() == 10**5 - 1
+    del opened[10**5]
+    assert group.find_cursor() == 10**5
+    del opened[10**5 + 1]
+    assert group.find_cursor() == 10**6 - 1
+    opened.clear()
+    assert group.find_cursor() == 10**6
+    assert opened.looks <= 10
 
 
 def test_a_take_is_bounded_by_bytes_but_for_its_first(bench: GroupsBench) -> None:
