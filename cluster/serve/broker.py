@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+import orjson
+
 from cluster.serve import leases
 from cluster.serve.queues import QueueByPrincipal
 from cluster.serve.quotas import QUOTA, NewNames, Quotas, Refusals, exceeded
@@ -28,6 +30,7 @@ from cluster.serve.shares import (
 )
 from cluster.settings.config import LimitSettings
 from cluster.store import commands
+from cluster.store.acts import PAGE_BYTES_MAX
 from cluster.store.commands import (
     Advance,
     AskedOperation,
@@ -1163,8 +1166,8 @@ class Broker:
             rows = store.topics_of(request.client_id, after, count_max)
             body["client"] = store.client_row(request.client_id)
         self._count_looked_up(waiting, len(rows))
-        body["rows"] = rows[:TOPICS_COUNT_MAX]
-        body["more"] = len(rows) > TOPICS_COUNT_MAX
+        body["rows"] = shown = _fitting(rows[:TOPICS_COUNT_MAX])
+        body["more"] = len(rows) > len(shown)
         self._acknowledge(waiting, body)
 
     def _serve_get(self, waiting: Waiting, now_ms: float) -> None:
@@ -1581,6 +1584,16 @@ def _without_data(waiting: Waiting) -> Waiting:
 def _changed(what: str) -> Refused:
     message = f"{what} has changed since it came"
     return Refused("overloaded", message, {"retry_after_ms": RETRY_AFTER_MS})
+
+
+def _fitting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first rows, as many as an answer has room for: a user's may have 64 KiB."""
+    left_bytes = PAGE_BYTES_MAX
+    for place, row in enumerate(rows):
+        left_bytes -= len(orjson.dumps(row))
+        if place and left_bytes < 0:
+            return rows[:place]
+    return rows
 
 
 def _claims(request: Request) -> Mapping[str, int]:

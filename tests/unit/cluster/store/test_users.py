@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,12 +32,14 @@ from cluster.store.store import CorruptStore, Limits, Refused, Store
 from cluster.store.users import PUBLISH, SUBSCRIBE, matches
 from cluster.wire.levels import BUILD, LEVEL_OF_USERS, Build, UnsupportedLevel
 from flotilla_client.protocol import (
+    ACK,
     ADMIN,
     GET,
     INSPECT,
     PUT,
     REQUEST_ID,
     SUB,
+    TEXT_HEADER_BYTES_MAX,
     TOPICS,
     UNSUB,
     UPGRADE,
@@ -534,6 +537,24 @@ def test_a_refusal_costs_no_entry_and_waits_for_a_barrier(leader: UsersBench) ->
     assert (code_of(answer), answer.body["needs"]) == ("unauthorized", "publish")
     assert answer.body["message"] == "shop lacks `publish` on 't'"
     assert leader.entries() == before
+
+
+def test_users_with_many_patterns_are_listed_in_answers_that_fit_a_header(
+    leader: UsersBench,
+) -> None:
+    """No client takes a larger one, and to be relayed it would end the leader."""
+    users = [f"shop-{number:03}" for number in range(150)]
+    patterns = [f"{number:02}{'x' * 250}" for number in range(30)]
+    for user in users:
+        assert leader.user("add", user, publish=patterns, subscribe=patterns).type == ACK
+    told: list[str] = ["*"]
+    is_more = True
+    while is_more:
+        [answer] = leader.as_("admin", INSPECT, client_id="", what="users", after=told[-1])
+        assert len(orjson.dumps(answer.body)) < TEXT_HEADER_BYTES_MAX
+        told += [row["user"] for row in answer.body["rows"]]
+        is_more = answer.body["more"]
+    assert told == ["*", *users]
 
 
 def test_what_was_allowed_meanwhile_is_asked_again(leader: UsersBench) -> None:
