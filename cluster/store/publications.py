@@ -28,6 +28,9 @@ from flotilla_client.protocol import HAS_PROPERTIES, expiries
 COLLECT_BYTES_MAX: Final = 1024 * 1024  # a step: to free a row takes some time for each page
 ROWS_CACHED_BYTES_MAX: Final = 16 * 1024 * 1024  # rows that many subscribers read one by one
 ROWS_CACHED_MAX: Final = 1_024
+# What a row in memory has of each publication beside its bytes: length, end, and when it is over.
+PUBLICATION_BYTES: Final = 12
+OVER_BYTES: Final = 40
 _PROPERTIES_BIT: Final = HAS_PROPERTIES >> 24  # in the last byte of a length
 READ_ROWS_MAX: Final = 128  # rows joined into one delivery: about a millisecond
 
@@ -53,6 +56,12 @@ class Row:
     def last_id(self) -> int:
         """The id of the row's last publication."""
         return self.first_id + len(self.ends) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory the row takes, about."""
+        of_each = PUBLICATION_BYTES + (0 if self.over_ms is None else OVER_BYTES)
+        return len(self.data) + of_each * len(self.ends)
 
     def run(self, first_id: int, count_max: int, log_ms: int, is_over: bool) -> int:
         """Return how many from `first_id` on, one after the other, have expired then, or have not.
@@ -513,7 +522,7 @@ class Publications:
         """Forget what is compacted away, of a topic of that number."""
         for id_ in ids:
             row = self._cache.pop(-(number << TOPIC_SHIFT | id_), None)
-            self._cache_bytes -= 0 if row is None else len(row.data)
+            self._cache_bytes -= 0 if row is None else row.size_bytes
 
     def _key_of(self, topic: Topic, publication_id: int) -> int:
         """Return the key of the row that holds a publication, 0 if there is none before it."""
@@ -560,12 +569,12 @@ class Publications:
         row = self._cache.pop(key, None)
         if row is None:
             row = self._load(key)
-            self._cache_bytes += len(row.data)
+            self._cache_bytes += row.size_bytes
             while self._cache and (
                 self._cache_bytes > ROWS_CACHED_BYTES_MAX or len(self._cache) >= ROWS_CACHED_MAX
             ):
                 oldest = self._cache.pop(next(iter(self._cache)))
-                self._cache_bytes -= len(oldest.data)
+                self._cache_bytes -= oldest.size_bytes
         self._cache[key] = row  # last: the most recently used
         return row
 

@@ -142,7 +142,7 @@ class Books:
             "what principals ask for": (led._asked, asked),
             "bytes in the rows' cache": (
                 rows._cache_bytes,
-                sum(len(row.data) for row in rows._cache.values()),
+                sum(row.size_bytes for row in rows._cache.values()),
             ),
             "bytes of relays in the intake": (
                 replica.intake._nodes_bytes,

@@ -54,7 +54,19 @@ def test_the_row_cache_stays_within_its_bytes(
     for _ in range(2):
         assert bench.get("s") == [bytes(40)] * 9
     store = bench.store._publications
-    assert store._cache_bytes == sum(len(row.data) for row in store._cache.values()) <= 100
+    assert store._cache_bytes == sum(row.size_bytes for row in store._cache.values()) <= 100
+
+
+def test_the_row_cache_counts_what_it_knows_of_publications_that_have_no_bytes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a thousand rows of 65,536 such publications each take a gibibyte."""
+    monkeypatch.setattr(publications, "ROWS_CACHED_BYTES_MAX", 100)
+    for counter in range(0, 20, 5):
+        assert bench.put(counter, *[b""] * 5)[0] == "ok"
+    for last_id in range(0, 20, 5):
+        bench.store.read("s", "t", last_id, 1, 1_000)
+    assert len(bench.store._publications._cache) == 1
 
 
 def test_what_is_written_is_held_in_memory_no_more(bench: Bench) -> None:
@@ -224,7 +236,7 @@ def test_the_cache_counts_what_leaves_it_and_not_what_comes(
     for last_id in (0, 1, 2, 3, 4, 5, 2, 4, 0):
         bench.store.read("s", "t", last_id, 1, 1_000)
         rows = bench.store._publications
-        assert rows._cache_bytes == sum(len(row.data) for row in rows._cache.values())
+        assert rows._cache_bytes == sum(row.size_bytes for row in rows._cache.values())
 
 
 def test_of_several_rows_any_has_properties(tmp_path: Path) -> None:
