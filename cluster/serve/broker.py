@@ -363,7 +363,7 @@ class Broker:
         if operation is None:
             return waiting
         if isinstance(operation, Put):
-            waiting.put_bytes = len(operation.data)
+            waiting.put_bytes = len(operation.lengths) + len(operation.data)
             self._put_bytes += waiting.put_bytes
             if principal is not None:
                 self._put_bytes_of[principal] += waiting.put_bytes
@@ -651,7 +651,7 @@ class Broker:
         if principal is None or not limit:
             return None
         unread_bytes = self.store.unread_bytes_of(principal) + self._put_bytes_of[principal]
-        unread_bytes += len(waiting.request.data)
+        unread_bytes += _put_bytes(waiting.request)
         if unread_bytes <= limit:
             return None
         return self._over(principal, "unread_bytes_max", QUOTA_RETRY_MS)
@@ -662,20 +662,18 @@ class Broker:
                 "disk_full", "the leader or a majority of the nodes is short of disk space"
             )
         # Whatever its room, a disk that is not low takes one at a time.
-        data_bytes = len(request.data)
-        limit = min(PUT_BYTES_MAX, max(self._spare_bytes, data_bytes))
-        if self._put_bytes + data_bytes > limit:
+        size_bytes, limit = _put_bytes(request), min(PUT_BYTES_MAX, self._spare_bytes)
+        if self._put_bytes and self._put_bytes + size_bytes > limit:
             return ProtocolError(
                 "overloaded",
                 f"{self._put_bytes} bytes of publications wait for a majority",
                 limit=limit,
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        size_bytes = len(request.lengths) + data_bytes
         if refused := self.store.too_full(request.topic, size_bytes, request.is_delayed):
             # Its entry would say the same; this only spares the log.
             return ProtocolError(refused.code, refused.message, **refused.details)
-        backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + data_bytes
+        backlog = self.store.backlog_bytes(request.topic) + self._put_bytes + size_bytes
         if backlog > self.limits.backlog_bytes_max:
             if len(self._held) < HELD_TOPICS_MAX or request.topic in self._held:
                 self._held[request.topic] += 1
@@ -1570,6 +1568,11 @@ class Broker:
         self._read_bytes.clear()
         self._read_bytes_in_all = 0
         return answers
+
+
+def _put_bytes(request: Request) -> int:
+    """Return what a PUT adds to its topic; of publications without bytes that is their lengths."""
+    return len(request.lengths) + len(request.data)
 
 
 def _without_data(waiting: Waiting) -> Waiting:

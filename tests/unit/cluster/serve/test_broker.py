@@ -249,7 +249,7 @@ def test_who_has_most_places_of_what_is_under_way_leaves_some_to_others(tmp_path
 
 
 def test_a_full_topic_refuses_puts(tmp_path: Path) -> None:
-    bench = BrokerBench(tmp_path, backlog_bytes_max=1003)
+    bench = BrokerBench(tmp_path, backlog_bytes_max=1004)
     bench.put(1, b"x" * 1000)
     bench.turn()
     bench.put(2)
@@ -269,15 +269,15 @@ def test_full_topics_are_told_with_how_often_in_bounded_number(
 
 
 def test_a_publication_counts_with_its_own_bytes_against_its_topics_limit(tmp_path: Path) -> None:
-    bench = BrokerBench(tmp_path, backlog_bytes_max=1003)
+    bench = BrokerBench(tmp_path, backlog_bytes_max=1004)
     bench.put(1, b"x" * 600)
     bench.turn()
-    bench.put(2, b"x" * 400)
-    bench.put(2, b"x" * 399)
+    bench.put(2, b"x" * 397)
+    bench.put(2, b"x" * 396)
     bench.put(3, b"x")
     codes = [code_of(answer) for answer in bench.turn()]
-    assert codes == ["backlog_full", "backlog_full", "ACK"], "399 and the 604 there are: no more"
-    assert bench.store.backlog_bytes("t") == 604 + 403
+    assert codes == ["backlog_full", "backlog_full", "ACK"], "400 and the 604 there are: no more"
+    assert bench.store.backlog_bytes("t") == 604 + 400
 
 
 def test_who_waits_for_a_topic_hears_that_its_subscription_was_ended_by_hand(
@@ -290,7 +290,7 @@ def test_who_waits_for_a_topic_hears_that_its_subscription_was_ended_by_hand(
 
 
 def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path) -> None:
-    bench = BrokerBench(tmp_path, backlog_bytes_max=1003)
+    bench = BrokerBench(tmp_path, backlog_bytes_max=1004)
     bench.put(1, b"x" * 1000)
     bench.turn()
     bench.put(1, b"x" * 1000)
@@ -437,6 +437,18 @@ def test_bytes_that_wait_for_a_majority_are_bounded(
     assert [code_of(answer) for answer in bench.turn()] == ["overloaded", "ACK"]
     bench.put(2, b"x" * 600)
     assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
+
+
+def test_publications_without_bytes_that_wait_for_a_majority_are_bounded_too(
+    bench: BrokerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes four bytes of the log, and of the store: its length."""
+    monkeypatch.setattr(broker_module, "PUT_BYTES_MAX", 1000)
+    for counter in (1, 151):
+        request = Request(PUT, "r", "t", ME, None, {"counter": counter, "count": 150})
+        request.lengths, request.data = pack([b""] * 150)
+        bench.receive(decode_request(encode_request(request)))
+    assert [code_of(answer) for answer in bench.turn()] == ["overloaded", "ACK"]
 
 
 def test_bytes_that_wait_for_a_majority_are_bounded_by_what_the_disk_takes(
