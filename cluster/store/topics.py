@@ -377,7 +377,8 @@ class Topics:
         """End the client's subscription; with the last one the topic dies."""
         topics = self.by_client[client.client_id]
         del topics[topic.name]
-        self.stir(client.client_id, topic.name)
+        if client.client_id in self._unread:
+            self._unread[client.client_id].leave(topic.name)
         topic.watchers.pop(client.client_id, None)
         if not topics:
             del self.by_client[client.client_id]

@@ -76,12 +76,10 @@ class Unread:
     def _look_at(
         self, name: str, is_hidden: Callable[[str], bool], age: Callable[[Place], tuple[int, str]]
     ) -> None:
-        topic = self._own.get(name)
+        topic = self._own[name]
         before = self._queued.pop(name, None)
         self._gone.pop(name, None)
         self.hidden.pop(name, None)
-        if topic is None:
-            return
         if is_hidden(name):
             self.hidden[name] = None
             return
@@ -97,6 +95,11 @@ class Unread:
                 heapq.heappush(self._queue, key)
         elif self._is_kept:
             topic.watchers[self._client_id] = self.stirred
+
+    def leave(self, name: str) -> None:
+        """Forget a topic that the client has left: it may never ask for any topic again."""
+        for kept in (self.stirred, self._queued, self._gone, self.hidden):
+            kept.pop(name, None)
 
     def gone(self, apart_from: Container[str]) -> list[Place]:
         """Return the client's topics of which it has not read what is gone, in their order."""

@@ -317,6 +317,28 @@ def test_what_is_kept_goes_with_the_last_subscription(tmp_path: Path) -> None:
     bench.store.close()
 
 
+def test_topics_that_were_left_are_forgotten_also_where_nobody_asks_any_more(
+    tmp_path: Path,
+) -> None:
+    """Who follows a pattern may have had millions of them since this node led."""
+    bench, names = _many(tmp_path, KEPT_MIN)
+    assert isinstance(bench.store.read_any("s", {}, 9, 9), Delivery)
+    kept = bench.store._topics._unread["s"]
+    for number in range(9):
+        bench.apply(Subscribe("s", None, f"left-{number}", None))
+        bench.put(1, topic=f"left-{number}")
+        bench.apply(Unsubscribe("s", None, f"left-{number}", None))
+    assert kept.stirred.keys() <= set(names)
+    bench.apply(Subscribe("s", None, "left-1", None))
+    bench.put(2, topic="left-1")
+    found = bench.store.read_any("s", {}, 9, 9)
+    assert isinstance(found, Delivery)
+    assert found.topic == "left-1"
+    bench.apply(Unsubscribe("s", None, "left-1", None))
+    assert bench.store.read_any("s", {}, 9, 9) == Delivery("", 0, 0, b"", b"")
+    bench.store.close()
+
+
 def test_a_place_that_is_given_up_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread, "STALE_MIN", 4)
     bench, names = _many(tmp_path, KEPT_MIN)
