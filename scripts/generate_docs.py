@@ -208,7 +208,8 @@ NODE_LIMITS: Final = (
     ),
     (
         "what one principal has under way in entries and takes long: a TAKE counts as 16 and one"
-        " more for each 16 ids that it settles, who follows or leaves a pattern as 1,024",
+        " more for each 16 ids that it settles, a start at a time as 32, who follows or leaves a"
+        " pattern as 1,024",
         broker,
         "WORK_OF_ONE_MAX",
         "`overloaded`",

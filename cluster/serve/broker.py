@@ -137,6 +137,7 @@ WORK_OF_ONE_MAX: Final = 8 * ENTRY_WORK_MAX
 # A TAKE may settle thousands of ids, and bury dozens: so it counts as more, in the same unit.
 SETTLED_PER_WORK: Final = 16
 TAKE_WORK: Final = 16
+TIMED_START_WORK: Final = 32  # to find where a time is: one row is read for each halving
 # May look at all topics, or end all subscriptions of a client or a topic: alone in their entry.
 LONG_OPERATIONS: Final = (SubscribePattern, UnsubscribePattern, DropClient, DeleteTopic)
 RETRY_AFTER_MS: Final = 50  # what an overloaded node asks for: a few turns
@@ -808,7 +809,9 @@ class Broker:
             rows = *operation.acks, *operation.naks, *operation.extends
             settled = sum(row[2] + 1 - row[1] for row in rows)
             return settled // SETTLED_PER_WORK + TAKE_WORK
-        return 1 + self.store.brings(getattr(operation, "topic", ""))
+        is_timed = str(getattr(operation, "start", "")).startswith("@")
+        work = TIMED_START_WORK if is_timed else 1
+        return work + self.store.brings(getattr(operation, "topic", ""))
 
     def submitted(self, index: int, term: int, authors: list[Waiting]) -> None:
         """Note who waits for the entry at `index`."""

@@ -1194,6 +1194,13 @@ def test_what_is_long_to_apply_stands_alone_in_its_entry(timed: BrokerBench) -> 
     assert sizes(timed) == [2, *[1] * 6, 1]
 
 
+def test_starts_at_a_time_are_spread_over_entries(timed: BrokerBench) -> None:
+    """To find where each is takes as long as thirty subscriptions."""
+    for start in ("new", *["@0"] * 40, "earliest"):
+        timed.ask(SEEK, "t", start=start)
+    assert sizes(timed) == [32, 10]
+
+
 def test_topics_that_patterns_bring_to_many_are_spread_over_entries(
     timed: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
