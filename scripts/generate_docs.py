@@ -65,6 +65,11 @@ WIRE_LIMITS: Final = (
     ("the id of a client, the name of a request", "NAME_BYTES_MAX", "`too_large`"),
     ("a batch: the publications of one PUT", "BATCH_BYTES_MAX", "`too_large`; the library splits"),
     ("publications in a batch", "BATCH_COUNT_MAX", "`too_large`; the library splits"),
+    (
+        "runs of publications with one delay, in a batch of such with a delay",
+        "DELAYS_MAX",
+        "`too_large`; the library splits",
+    ),
     ("a publication's key", "KEY_BYTES_MAX", "`too_large`"),
     ("headers of a publication", "HEADERS_MAX", "`too_large`"),
     ("a header's name, in UTF-8", "HEADER_NAME_BYTES_MAX", "`too_large`"),
@@ -208,8 +213,8 @@ NODE_LIMITS: Final = (
     ),
     (
         "what one principal has under way in entries and takes long: a TAKE counts as 16 and one"
-        " more for each 16 ids that it settles, a start at a time as 32, who follows or leaves a"
-        " pattern as 1,024",
+        " more for each 16 ids that it settles, a start at a time as 32, a publication with a"
+        " delay as 1 (1,024 of a PUT at most), who follows or leaves a pattern as 1,024",
         broker,
         "WORK_OF_ONE_MAX",
         "`overloaded`",

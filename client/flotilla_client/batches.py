@@ -68,12 +68,15 @@ def batches_of(publications: Sequence[Publishable]) -> list[tuple[bytes, bytes]]
     alone, say, or a set, which has no order.
     """
     batches: list[list[bytes]] = [[]]
-    size_bytes = 0
+    size_bytes = runs = delay_ms = 0
     for publication in map(as_bytes, checks.several("publications", publications)):
-        full = len(batches[-1]) == protocol.BATCH_COUNT_MAX
+        before_ms = delay_ms
+        delay_ms = properties.delay_of(publication) if type(publication) is Enveloped else 0
+        runs += delay_ms != before_ms
+        full = len(batches[-1]) == protocol.BATCH_COUNT_MAX or runs > protocol.DELAYS_MAX
         if batches[-1] and (full or size_bytes + len(publication) > protocol.BATCH_BYTES_MAX):
             batches.append([])
-            size_bytes = 0
+            size_bytes, runs = 0, 1
         batches[-1].append(publication)
         size_bytes += len(publication)
     return [protocol.pack(batch) for batch in batches if batch]

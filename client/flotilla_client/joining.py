@@ -911,12 +911,14 @@ def _next_calls(line: _Line) -> list[Call]:
     """Take the calls that fit into one request, one at least, in their order."""
     calls: list[Call] = []
     count = size_bytes = 0
+    is_delayed = protocol.topic_of(line.topic) != line.topic
+    count_max = protocol.DELAYS_MAX if is_delayed else protocol.BATCH_COUNT_MAX
     while line.waiting:
         call = line.waiting[0]
         for piece in call.pieces:
             size_bytes += len(piece.data)
             count += piece.count
-        fits = count <= protocol.BATCH_COUNT_MAX and size_bytes <= protocol.BATCH_BYTES_MAX
+        fits = count <= count_max and size_bytes <= protocol.BATCH_BYTES_MAX
         if calls and (line.alone or not fits or not call.pieces):
             break
         line.waiting.popleft()

@@ -17,6 +17,7 @@ import reprlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final
 
 import orjson
@@ -129,6 +130,7 @@ BATCH_BYTES_MAX: Final = 1024 * 1024  # a batch must fit into one Raft entry
 HAS_PROPERTIES: Final = 1 << 31  # in a publication's length, of which 21 bits are a size
 _SIZE: Final = HAS_PROPERTIES - 1
 BATCH_COUNT_MAX: Final = 65_536  # publications in a batch: bounds the work of one request
+DELAYS_MAX: Final = 1_024  # runs of one delay in a batch: each is a row of a node's, 12 ms in all
 GET_WAIT_MS_MAX: Final = 60_000  # a parked GET holds memory at the leader
 ANY_TOPIC_COUNT_MAX: Final = 1_000  # topics in `last_ids` of one GET
 TOPICS_COUNT_MAX: Final = 1_000  # rows in one answer of TOPICS or INSPECT: below a header's size
@@ -756,10 +758,18 @@ def _check_put(request: Request) -> None:
     if request.body.get("count", count) != count:
         said = _shown(request.body["count"])
         raise ProtocolError("bad_request", f"`count` is {said}, the batch has {count}")
-    if request.is_delayed and not all(delays(request.lengths, request.data)):
+    if request.is_delayed:
+        _check_delays(delays(request.lengths, request.data))
+    request.body = {"counter": counter, "count": count}
+
+
+def _check_delays(asked: Sequence[int]) -> None:
+    if not all(asked):
         message = "a batch is delayed as a whole: some of its publications have a delay, some none"
         raise ProtocolError("bad_request", message)
-    request.body = {"counter": counter, "count": count}
+    runs = sum(1 for _ in groupby(asked))
+    if runs > DELAYS_MAX:
+        raise ProtocolError("too_large", f"batch of {runs} runs of one delay", limit=DELAYS_MAX)
 
 
 def _take_text_publication(request: Request) -> None:

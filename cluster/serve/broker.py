@@ -85,6 +85,7 @@ from flotilla_client.protocol import (
     CHECKPOINT,
     CLIENTS,
     CREATE_TOPIC,
+    DELAYS_MAX,
     DELETE_TOPIC,
     DROP_CLIENT,
     DROP_GROUP,
@@ -809,6 +810,8 @@ class Broker:
             rows = *operation.acks, *operation.naks, *operation.extends
             settled = sum(row[2] + 1 - row[1] for row in rows)
             return settled // SETTLED_PER_WORK + TAKE_WORK
+        if isinstance(operation, Put) and operation.is_delayed:
+            return min(len(operation.lengths) >> 2, DELAYS_MAX)  # rows, at most
         is_timed = str(getattr(operation, "start", "")).startswith("@")
         work = TIMED_START_WORK if is_timed else 1
         return work + self.store.brings(getattr(operation, "topic", ""))

@@ -26,6 +26,7 @@ from flotilla_client import (
     StateUnusable,
     TooLarge,
     Unavailable,
+    protocol,
 )
 from flotilla_client.joining import Call, Joined, _BatchUnderWay, _Line
 from flotilla_client.observer import Operation, Outcome, Silent
@@ -591,6 +592,19 @@ def test_what_a_task_enqueues_stands_behind_what_was_put_before(
 
     awaited(node, work)
     assert [text_of(each) for each in node.cluster.topics["t"]] == [b"put", b"enqueued"]
+
+
+def test_calls_with_delays_are_joined_as_far_as_a_batch_may_have_them(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "DELAYS_MAX", 2)
+
+    async def work(client: AsyncClient) -> None:
+        calls = (client.publish("t", str(number), deliver_after=60 + number) for number in range(9))
+        await asyncio.gather(*calls)
+
+    awaited(node, work)
+    assert [text_of(each) for each in node.cluster.topics["t"]] == [b"%d" % n for n in range(9)]
 
 
 def test_what_a_task_enqueues_stands_behind_what_waits_for_an_answer(node: FakeNode) -> None:

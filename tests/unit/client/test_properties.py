@@ -455,3 +455,21 @@ def test_a_batch_is_delayed_as_a_whole_or_refused_by_either_side() -> None:
     request = Request(PUT, "r", "t", "c", None, {"counter": 1}, lengths, data)
     with pytest.raises(ProtocolError, match="delayed as a whole"):
         decode_request(encode_request(request))
+
+
+def test_a_batch_has_few_runs_of_one_delay_and_the_library_splits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each run is a row of its own on every node."""
+    monkeypatch.setattr(protocol, "DELAYS_MAX", 2)
+    waiting = [Publication(b"x", deliver_after=each) for each in (1, 1, 2, 3, 3, 1)]
+    batches = batches_of(waiting)
+    assert [protocol.delays(*each) for each in batches] == [[1000, 1000, 2000], [3000, 3000, 1000]]
+    for batch in (*batches, pack([as_bytes(each) for each in waiting])):
+        frames = encode_request(Request(PUT, "r", "t", "c", None, {"counter": 1}, *batch))
+        if batch in batches:
+            assert decode_request(frames).is_delayed
+            continue
+        with pytest.raises(ProtocolError, match="4 runs") as refused:
+            decode_request(frames)
+        assert (refused.value.code, refused.value.details) == ("too_large", {"limit": 2})

@@ -1201,6 +1201,16 @@ def test_starts_at_a_time_are_spread_over_entries(timed: BrokerBench) -> None:
     assert sizes(timed) == [32, 10]
 
 
+def test_batches_with_delays_are_spread_over_entries(timed: BrokerBench) -> None:
+    """Each of their publications may be a row of its own."""
+    later = Enveloped(encode_properties(Properties(deliver_after_ms=1)))
+    for counter in (1, 601, 1_201):
+        request = Request(PUT, "r", "t", ME, None, {"counter": counter, "count": 600})
+        request.lengths, request.data = pack([later] * 600)
+        timed.receive(decode_request(encode_request(request)))
+    assert sizes(timed) == [1, 1, 1]
+
+
 def test_topics_that_patterns_bring_to_many_are_spread_over_entries(
     timed: BrokerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
