@@ -36,7 +36,7 @@ from cluster.store.commands import (
     size_bytes,
 )
 from cluster.store.commands import decode as decode_entry
-from cluster.store.groups import GroupLimits, Lease, SharedGroup
+from cluster.store.groups import PASSED_OVER, GroupLimits, Lease, SharedGroup
 from cluster.store.outcomes import Delivery, Leased, Outcome
 from cluster.store.store import Limits, Store
 from cluster.store.tables import CorruptStore
@@ -292,6 +292,20 @@ def test_a_new_process_looks_at_those_groups_alone_in_which_its_client_has_somet
     assert looked == ["g"]
     bench.ok(DropClient("a", True))
     assert looked == ["g", "g"], "it knows of that client's last take"
+
+
+def test_of_what_is_dropped_no_more_is_looked_at_than_there_is(bench: GroupsBench) -> None:
+    class Unlooked(dict[int, Lease]):
+        def __iter__(self) -> Iterator[int]:
+            raise AssertionError("all that is open is looked at")
+
+    found = bench.store.groups.get("t", "g")
+    assert found is not None
+    group = SharedGroup(found.topic, "many", LEASE_MS, 0, "", head=9, cursor=3)
+    group.open = Unlooked(dict.fromkeys((4, 6, 8, 9), Lease("a", 1, 0, 1)))
+    assert (group.open_up_to(2), group.open_up_to(6)) == ([], [4, 6])
+    group.open = {9: PASSED_OVER, 6: PASSED_OVER, 4: PASSED_OVER}
+    assert group.open_up_to(8) == [4, 6]
 
 
 def test_the_cursor_passes_at_a_stroke_what_is_far_ahead_of_it(bench: GroupsBench) -> None:
