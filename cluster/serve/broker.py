@@ -1351,6 +1351,9 @@ class Broker:
             # what counts for topics left out: 10,000 GETs must not hold a thousand names each.
             waiting.request.body["last_ids"] = {}
             waiting.request.body["placed"] = {}
+        elif waiting.request.type == TAKE:
+            # What it had to settle is settled: nor must they hold some hundred runs each.
+            waiting.request.body |= {name: [] for name in leases.SETTLING}
         self._give_place_back(waiting)
         self._parked_number += 1
         self._parked_count += 1

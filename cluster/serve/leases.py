@@ -25,6 +25,8 @@ OFFERED_MAX: Final = 64  # parked takes of a group that are looked at for one th
 # By the limits of groups (store/groups.py) that are five at a time.
 TAKES_OF_ONE_MAX: Final = 8
 
+SETTLING: Final = ("acks", "naks", "extends")  # what a TAKE has to settle, in its body
+
 Key = tuple[str, str]  # topic and group
 
 
@@ -36,18 +38,9 @@ def key_of(request: Request) -> Key:
 def operation_of(request: Request, is_settled: bool) -> Take:
     """Return what a TAKE is in the log; `is_settled`: it was there, and gave nothing."""
     body = request.body
-    settled = [[], [], []] if is_settled else [body[name] for name in ("acks", "naks", "extends")]
+    settled = [[] if is_settled else body[name] for name in SETTLING]
     numbers = body["number"], body["max_count"], body["max_bytes"], body["lease_ms"]
-    acks, naks, extends = settled
-    return Take(
-        request.client_id,
-        request.epoch,
-        *key_of(request),
-        *numbers,
-        acks,
-        naks,
-        extends,
-    )
+    return Take(request.client_id, request.epoch, *key_of(request), *numbers, *settled)
 
 
 def reckoned(store: Store, term: int, now_ms: float) -> int:
@@ -81,7 +74,7 @@ def _is_known(group: SharedGroup, request: Request) -> bool:
 def settles(request: Request) -> bool:
     """Return whether a TAKE has something to say of what its client has."""
     body = request.body
-    return bool(body["acks"] or body["naks"] or body["extends"] or body["max_count"] == 0)
+    return any(body[name] for name in SETTLING) or body["max_count"] == 0
 
 
 def read(store: Store, request: Request, taken: dict[str, Any]) -> Leased | Refused:

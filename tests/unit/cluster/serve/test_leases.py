@@ -155,6 +155,18 @@ def test_a_take_without_anything_to_give_leaves_the_log_alone(bench: LeasesBench
     assert (answer.body["count"], bench.entries) == (0, before)
 
 
+def test_a_take_that_waits_keeps_nothing_of_what_it_has_settled(bench: LeasesBench) -> None:
+    """Ten thousand may wait, and each have settled 256 runs."""
+    bench.publish(3)
+    [first] = bench.take()
+    acks = [[first.body["token"], id_, id_] for id_ in (1, 2, 3, 9)]
+    assert bench.take(acks=acks, wait_ms=500) == []
+    [waiting] = [each for own in bench.broker._parked_takes.values() for each in own.values()]
+    assert (waiting.request.body["acks"], waiting.carried_out) == ([], True)
+    [answer] = bench.publish()
+    assert (answer.body["leases"], answer.body["lost"]) == ([[4, 1, 1]], [[9, 1]])
+
+
 def test_a_publication_wakes_one_take_and_what_it_leaves_the_next(bench: LeasesBench) -> None:
     for client in (ME, "you", ME):
         assert bench.take(client, wait_ms=5_000, max_count=1) == []
