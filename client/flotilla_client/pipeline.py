@@ -90,7 +90,7 @@ class Pipeline:
         # A broker takes any counter as a topic's first: until it has acknowledged one, none may
         # overtake the first, which would then pass for a duplicate of what was never stored.
         self._is_known = False
-        self._until_ms = 0.0
+        self._until_ms = self._rest_until_ms = 0.0
         self._full_since_ms: float | None = None  # the outbox
         self._take_after_ms = 0.0
 
@@ -100,7 +100,8 @@ class Pipeline:
         """Send what is due and may be sent."""
         fresh = self._take()
         if self._exchange is None and self._window:
-            self._begin()
+            if self._now_ms() >= self._rest_until_ms:
+                self._begin()
         elif self.endpoint is not None:
             self._send_all(fresh, self.endpoint, 0.0)
 
@@ -176,6 +177,7 @@ class Pipeline:
         self._take_after_ms = now_ms + OUTBOX_RETRY_MS
         with self.queue.lock:
             self.queue.put_back(taken)
+            self.queue.is_hurried = True  # what was due stays due
         if now_ms - self._full_since_ms >= self._deadline_ms:
             self._full_since_ms = None
             self._fail_queue(error)
@@ -314,6 +316,8 @@ class Pipeline:
         else:
             self._fail_queue(error)
         self._exchange, self.endpoint = None, None
+        if error.code in TELLING:  # a quota that does not free itself is told at once, each time
+            self._rest_until_ms = self._now_ms() + IDLE_MS
         if error.code in REFUSED_FOREVER or isinstance(error, CounterGap | Recovered):
             self._operations.reopen()  # the next operation finds out what was lost
         if not isinstance(error, Unavailable) and error.code not in TELLING:
@@ -326,9 +330,11 @@ class Pipeline:
                 taken = self.queue.take(self._now_ms())
             try:
                 [batch] = self._enqueue([taken])
-            except OutboxFull as full:
-                self._fail([taken], full)
-                self._fail_queue(full)
+            except FlotillaError as failure:
+                self._fail([taken], failure)
+                if not isinstance(failure, OutboxFull):
+                    raise
+                self._fail_queue(failure)
                 return
             self._fail_batch(batch, type(error)(error.message, error.code, False))
 
@@ -370,10 +376,12 @@ class Pipeline:
         with self.queue.lock:
             self.queue.broken = error
             self.queue.changed.notify_all()
-        for batch in self._window:
-            self._fail_batch(batch, type(error)(error.message, error.code, False))
+        parcels = [batch.parcel for batch in self._window if batch.parcel is not None]
         self._window.clear()
-        self._fail_queue(error)
+        try:
+            self._fail(parcels, type(error)(error.message, error.code, False))
+        finally:  # a callback may end this thread
+            self._fail_queue(error)
 
 
 def _is_gap(reply: Reply) -> bool:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from flotilla_client import CounterGap, Fenced, OutboxFull, TooLarge, Unavailable
+from flotilla_client import (
+    CounterGap,
+    Fenced,
+    OutboxFull,
+    QuotaExceeded,
+    StateUnusable,
+    TooLarge,
+    Unavailable,
+)
 from flotilla_client.observer import Silent
 from flotilla_client.operations import Operations, PutResult
-from flotilla_client.pipeline import OUTBOX_RETRY_MS, Pipeline
+from flotilla_client.pipeline import IDLE_MS, OUTBOX_RETRY_MS, Pipeline
 from flotilla_client.protocol import ACK, NAK, Reply, Request, decode_request
 from flotilla_client.retry import Done, Routes
 from flotilla_client.state import State
@@ -161,6 +170,16 @@ def test_a_producer_that_stops_denies_nothing_that_stands_in_its_outbox(
     assert [entry.counter for entry in bench.state.outbox("t")] == [2, 3]
 
 
+def test_callbacks_that_end_the_thread_leave_nobody_waiting(bench: PipelineBench) -> None:
+    known(bench)
+    futures = bench.publish(*"abcdef")  # four in the window, two behind it
+    for future in futures:
+        future.add_done_callback(lambda _: sys.exit())
+    with pytest.raises(SystemExit):
+        bench.pipeline.stop(Fenced("a newer process has taken over"))
+    assert [type(future.exception(0)) for future in futures] == [Fenced] * 6
+
+
 def test_the_first_of_a_window_alone_is_refused_and_the_rest_stands_in_the_outbox(
     bench: PipelineBench,
 ) -> None:
@@ -231,6 +250,52 @@ def test_what_finds_no_room_in_the_outbox_for_as_long_as_it_may_wait_is_refused(
         bench.wait(OUTBOX_RETRY_MS)
     assert isinstance(future.exception(0), OutboxFull)
     assert not bench.take()
+
+
+def test_what_was_due_finds_its_room_in_the_outbox_whatever_it_would_linger(
+    bench: PipelineBench,
+) -> None:
+    known(bench)
+    bench.pipeline._linger_ms = 100 * DEADLINE_MS
+    bench.queue.batch_bytes = 100
+    full, bench.state._outbox_bytes_max = bench.state._outbox_bytes_max, 1
+    bench.queue.put(b"one", lambda: bench.now_ms)
+    bench.queue.is_hurried = True  # by a flush
+    bench.pipeline.turn()
+    assert not bench.take()
+    bench.state._outbox_bytes_max = full
+    bench.wait(OUTBOX_RETRY_MS)
+    assert counters(bench.take()) == [2]
+
+
+def test_a_quota_that_does_not_free_itself_is_not_asked_for_all_the_time(
+    bench: PipelineBench,
+) -> None:
+    known(bench)
+    [future] = bench.publish("one")
+    bench.answer(*bench.take(), error="quota", definite=True)
+    assert isinstance(future.exception(0), QuotaExceeded)
+    assert not bench.take()
+    bench.wait(IDLE_MS)
+    assert counters(bench.take()) == [2]
+
+
+def test_who_finds_the_disk_broken_behind_a_window_whose_time_is_over_hears_so(
+    bench: PipelineBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StateUnusable("the disk is broken")
+
+    bench.line.is_up = False
+    futures = bench.publish(*"abcdef")
+    monkeypatch.setattr(bench.state, "enqueue", fail)
+    bench.now_ms = DEADLINE_MS
+    with pytest.raises(StateUnusable) as caught:
+        bench.pipeline.expire()
+    bench.pipeline.stop(caught.value)
+    errors = [type(future.exception(0)) for future in futures]
+    assert errors == [Unavailable] * 4 + [StateUnusable] * 2
+    assert bench.queue.answered == bench.queue.sent
 
 
 def test_what_waits_behind_a_window_whose_time_is_over_is_kept_and_hears_so(
