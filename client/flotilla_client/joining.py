@@ -232,6 +232,11 @@ class _BatchUnderWay:
         return len(self.owned) > 1 and not self.is_whole
 
     @property
+    def is_lost(self) -> bool:
+        """Whether no reply will come to its last request: see `Joined.lost`."""
+        return self.until_ms == 0.0
+
+    @property
     def is_promised(self) -> bool:
         """Whether somebody who no longer waits was told that it stays in the outbox."""
         return any([call.is_over or call.is_deserted for call, _ in self.owned])
@@ -343,7 +348,8 @@ class Joined:
     def endpoints(self) -> set[int]:
         """From where replies are due."""
         heads = [line.stored[0] for line in self._lines.values() if line.stored]
-        return {b.endpoint for b in heads if b.endpoint is not None and b.unsent is None}
+        asked = [head for head in heads if head.unsent is None and not head.is_lost]
+        return {head.endpoint for head in asked if head.endpoint is not None}
 
     def opening_end_ms(self) -> float:
         """Return until when the opening may try: the first caller's deadline; no caller: now."""
@@ -510,10 +516,9 @@ class Joined:
             now_ms = max(self._now_ms(), self.opening_end_ms())
             # Who is kept must not hear that nothing of it is, as who never had its turn does.
             told = None if isinstance(error, Busy) else error
-            for line in tuple(self._lines.values()):
+            for line in self._lines.values():
                 self._end_patience(line, now_ms, told)
-                if not line.stored and not line.waiting:
-                    self._lines.pop(line.topic, None)
+            self.forget_the_left()
             return
         for line in tuple(self._lines.values()):
             head = line.head
@@ -838,7 +843,9 @@ class Joined:
         if head is not None:
             while head.expired < len(head.owned):
                 call = head.owned[head.expired][0]
-                if call.end_ms > now_ms or len(head.owned) == 1:
+                # A single one is told by its exchange, which stands still during an opening.
+                is_told = len(head.owned) == 1 and self._operations.is_open
+                if call.end_ms > now_ms or is_told:
                     break
                 head.expired += 1
                 call.keep(self._out_of_time(head, error))

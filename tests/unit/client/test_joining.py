@@ -32,11 +32,15 @@ from flotilla_client.joining import Call, Joined, _BatchUnderWay, _Line
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.operations import Ask
 from flotilla_client.protocol import (
+    ACK,
     GET,
+    NAK,
     PUBLICATION_BYTES_MAX,
     PUT,
     REQUEST_ID,
+    Reply,
     Request,
+    decode_request,
     pack,
     text_of,
 )
@@ -105,12 +109,17 @@ def sizes(node: FakeNode) -> list[int]:
 
 
 class SlowWire:
-    """Has a connection from the moment that it is told so."""
+    """Has a connection from the moment that it is told so. `sent`: the requests that went out."""
 
     cause = "no connection"
     is_connected: bool | None = None
 
+    def __init__(self) -> None:
+        self.sent: list[Request] = []
+
     def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool | None:
+        if self.is_connected:
+            self.sent.append(decode_request(list(frames)))
         return self.is_connected
 
     def close(self, endpoint: int) -> None:
@@ -175,6 +184,77 @@ def test_who_has_as_much_time_as_the_opening_hears_why_that_failed(node: FakeNod
             assert caught.value.details["causes"] == {node.endpoint: causes}
             assert caught.value.details["kept"] == 1
         assert not joined.is_work
+
+
+def test_no_reply_is_due_from_an_endpoint_that_another_topic_s_silence_has_closed(
+    node: FakeNode,
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("a")
+        session, wire, clock = client._session, SlowWire(), [0.0]
+        wire.is_connected = True
+        joined = session.joined(wire, lambda error, then: then(error), lambda: clock[0])
+        for topic in ("a", "b", "a"):
+            joined.add(session.put(topic, ["x"], 9_000.0, lambda: None))
+            joined.turn()
+        clock[0] = 500.0
+        [first, _] = wire.sent
+        joined.replied(Reply(ACK, first.request_id, "n", "n", 1, {"id": 1}))
+        joined.turn()  # the second of "a" is sent behind that of "b", and waits longer
+        assert joined.endpoints == {0}
+        clock[0] = 1_000.0
+        assert joined.turn() == 0.0
+        assert joined.endpoints == set()
+
+
+def test_who_waits_for_the_id_to_be_taken_up_anew_is_told_at_the_deadline(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        session, wire, clock = client._session, SlowWire(), [0.0]
+        wire.is_connected = True
+        joined = session.joined(wire, lambda error, then: then(error), lambda: clock[0])
+        calls = [session.put(topic, ["x"], 300.0, lambda: None) for topic in "ab"]
+        for call in calls:
+            joined.add(call)
+        joined.turn()
+        body = {"error": "recovered", "definite": True}
+        joined.replied(Reply(NAK, wire.sent[0].request_id, "n", "n", 1, body))
+        assert joined.turn() is None
+        clock[0] = 300.0
+        joined.not_opened(Unavailable("nobody answers", details={"attempts": 3}))
+        for call in calls:
+            with pytest.raises(Unavailable, match="nobody answers; it stays in the outbox"):
+                call.results()
+        assert not joined.is_work
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_cluster_that_is_silent_when_it_was_put_back_keeps_nobody_beyond_its_deadline(
+    is_async: bool, node: FakeNode, tmp_path: Path
+) -> None:
+    async def publish() -> BaseException | None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
+            await client.open()
+            node.always(REQUEST_ID, "deaf")
+            try:
+                await asyncio.wait_for(client.publish("t", "x", timeout=1.0), PATIENCE_S)
+            except FlotillaError as error:
+                return error
+        return None
+
+    with client_of(node, tmp_path) as client:
+        client.subscribe("t")
+    node.script(PUT, nak("recovered"))
+    if is_async:
+        error = asyncio.run(publish())
+    else:
+        with Client(node.endpoint, state_dir=tmp_path) as client:
+            client.open()
+            node.always(REQUEST_ID, "deaf")
+            error = Caller(client, "t", "x", timeout=1.0).end().error
+    assert isinstance(error, Unavailable)
+    assert error.details["kept"] == 1
+    assert len(node.of_type(PUT)) == 1
 
 
 def test_what_a_node_says_beside_the_opening_says_nothing_of_that(node: FakeNode) -> None:
