@@ -12,6 +12,7 @@ long as nobody has queued up behind it.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -118,6 +119,7 @@ class SoonPublisher:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._futures: dict[Call, Future[PutResult]] = {}
+        self._over: deque[Call] = deque()  # which others did, to be answered by the thread
         self._unanswered = Unanswered()
         self._tickets: deque[tuple[Ticket, list[Call]]] = deque()  # with what each joins
         self._thread: threading.Thread | None = None
@@ -129,7 +131,7 @@ class SoonPublisher:
     def publish(self, make: Callable[[Callable[[], None]], Call]) -> Future[PutResult]:
         """Queue what `make(told)` returns; its place is from now on. Raises Overloaded, Closed."""
         future = SoonFuture()
-        call = make(lambda: self._settle(call))
+        call = make(lambda: self._told(call))
         unanswered, size_bytes = self._unanswered, call.size_bytes
         with self._lock:
             left_s = max(0.0, call.end_ms - _now_ms()) / 1000
@@ -179,21 +181,39 @@ class SoonPublisher:
             self._thread = None
             raise
 
-    def _settle(self, call: Call) -> None:
-        """Answer a call's future; whoever was broken off here is made good by the thread."""
+    def _told(self, call: Call) -> None:
+        """A call is over: have the thread answer its future, as callbacks run there."""
+        future = self._futures.get(call)
+        if threading.current_thread() is self._thread or (future is not None and future.done()):
+            self._settle(call)
+            return
+        self._over.append(call)  # whoever is broken off before is made good by the thread
         with self._lock:
-            future = self._futures.get(call)
-            if future is None:
-                return
-            if not future.done():
-                self._answer(call, future)
-            unanswered, size_bytes = self._unanswered, call.size_bytes
-            del self._futures[call]
-            unanswered.count -= 1
-            unanswered.size_bytes -= size_bytes
-            self._changed.notify_all()
+            self._wake()
+
+    def _wake(self) -> None:
+        for ticket, _ in tuple(self._tickets):
+            ticket.wake()
+        self._changed.notify_all()
+
+    def _settle(self, call: Call) -> None:
+        """Answer a call's future, without the lock: its callbacks may wait for who publishes."""
+        future = self._futures.get(call)
+        if future is None:
+            return
+        if not future.done():
+            self._answer(call, future)
+        unanswered, size_bytes = self._unanswered, call.size_bytes
+        with self._lock:
+            if call in self._futures:
+                del self._futures[call]
+                unanswered.count -= 1
+                unanswered.size_bytes -= size_bytes
+                self._changed.notify_all()
 
     def _answer(self, call: Call, future: Future[PutResult]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             [result] = call.results()
         except Exception as error:  # noqa: BLE001, whatever it is, it is the caller's
@@ -201,11 +221,9 @@ class SoonPublisher:
                 self._kept += 1
             else:
                 self._lost += 1
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
+            _tell(partial(future.set_exception, error))
         else:
-            if future.set_running_or_notify_cancel():
-                future.set_result(result)
+            _tell(partial(future.set_result, result))
 
     def _done(self, call: Call, future: Future[PutResult]) -> None:
         if future.cancelled():
@@ -215,8 +233,8 @@ class SoonPublisher:
         """Its caller wants it no more: it is left out, unless it was taken already."""
         if call.leave():
             call.end(Closed("cancelled before it was taken"))
-            for ticket, _ in tuple(self._tickets):
-                ticket.wake()
+            with self._lock:
+                self._wake()
 
     # --- flushing and closing -------------------------------------------------------------------
 
@@ -258,55 +276,77 @@ class SoonPublisher:
     def _work(self) -> None:
         while (ticket := self._next()) is not None:
             try:
-                self._turns.await_place(ticket, self._end_late)
+                self._turns.await_place(ticket, self._settle_over, self._end_late)
                 self._lead(ticket)
             except FlotillaError as error:
                 self._fail(ticket, error)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001, without the thread no call would end
                 self._fail(ticket, FlotillaError(f"a defect: {error!r}", "internal", False))
-                raise
-            finally:
-                self._let_go(ticket)
+                _say_unhandled()
+            self._let_go(ticket)
 
     def _next(self) -> Ticket | None:
-        with self._lock:
-            # One whose start ctrl-C has broken off may begin all the same: then it is not this one.
-            while self._thread is threading.current_thread():
+        while True:
+            self._settle_over()
+            with self._lock:
+                # One whose start ctrl-C has broken off may begin all the same: not this one then.
+                if self._thread is not threading.current_thread():
+                    return None
                 if self._tickets:
                     return self._tickets[0][0]
-                if self._is_closing:
-                    return None
-                self._changed.wait()
-            return None
+                if not self._over:
+                    if self._is_closing:
+                        return None
+                    self._changed.wait()
+
+    def _settle_over(self) -> None:
+        """Answer the calls that others did."""
+        while self._over:
+            self._settle(self._over.popleft())
 
     def _end_late(self) -> None:
         """End the calls whose time is over while others have the turn."""
         now_ms = _now_ms()
         with self._lock:
             late = [each for _, calls in self._tickets for each in calls if each.end_ms <= now_ms]
-            for call in late:
-                if not call.is_over and call.leave():
-                    call.end(busy("others took all of its time"))
+        for call in late:
+            if not call.is_over and call.leave():
+                call.end(busy("others took all of its time"))
 
     def _fail(self, ticket: Ticket, error: FlotillaError) -> None:
         """End the calls of a ticket that nobody can carry out, such as for a disk that fails."""
-        with self._lock:
-            for call in tuple(ticket.joining):
-                if call.leave():
-                    call.end(error.before_start())
-                elif not call.is_over:
-                    call.keep(type(error)(error.message, error.code, False, dict(error.details)))
+        for call in tuple(ticket.joining):
+            if call.leave():
+                call.end(error.before_start())
+            elif not call.is_over:
+                call.keep(type(error)(error.message, error.code, False, dict(error.details)))
 
     def _let_go(self, ticket: Ticket) -> None:
         """Let a ticket's place go, unless another call has joined it meanwhile."""
         with self._lock:
-            for call in tuple(ticket.joining):
-                if call.is_over:
-                    self._settle(call)
             if ticket.is_over():
                 self._tickets.popleft()
                 self._turns.pop(ticket.place, None)
+        for call in tuple(ticket.joining):
+            if call.is_over:
+                self._settle(call)
         self._turns.wake()
+
+
+def _tell(answer: Callable[[], None]) -> None:
+    """Answer a future. A callback that raises (`sys.exit`) must not end the thread for all others.
+
+    `Future` itself says and swallows every `Exception`.
+    """
+    try:
+        answer()
+    except BaseException:  # noqa: BLE001, only the main thread is told of ctrl-C, and this is none
+        _say_unhandled()
+
+
+def _say_unhandled() -> None:
+    """Say an exception as if it had ended this thread."""
+    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
 def _now_ms() -> float:

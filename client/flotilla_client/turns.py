@@ -91,12 +91,18 @@ class Turns(dict["weakref.ref[Ticket]", None]):
         """Queue up, behind all who are here; at one stroke."""
         self.setdefault(ticket.place)
 
-    def await_place(self, ticket: Ticket, look: Callable[[], None]) -> None:
-        """Wait until a ticket that has been added is the first, or over; `look` now and then."""
+    def await_place(
+        self, ticket: Ticket, woken: Callable[[], None], look: Callable[[], None]
+    ) -> None:
+        """Wait until a ticket that has been added is the first, or over.
+
+        Call `woken` whenever it was woken, and `look` now and then.
+        """
         self.add(ticket)
         look_s = time.monotonic()
         while not (ticket.is_over() or self.tickets()[0] is ticket):
             ticket.woken.acquire(timeout=LOOK_MS / 1000)
+            woken()
             if time.monotonic() >= look_s + LOOK_MS / 1000:  # each call that joins it wakes it
                 look()
                 look_s = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -263,6 +264,58 @@ def test_a_future_that_is_cancelled_in_time_takes_its_publication_back(
             taken_back.result(0)
         assert first.result(PATIENCE_S).id == 1
         assert client.publish("t", "second").id == 2
+
+
+def test_who_publishes_does_not_wait_for_a_callback(node: FakeNode) -> None:
+    entered, may_go_on, in_time = threading.Event(), threading.Event(), []
+
+    def callback(_: object) -> None:
+        entered.set()
+        in_time.append(may_go_on.wait(LONG_S))
+
+    with client_of(node) as client:
+        client.subscribe("t")
+        with node.cluster.lock:
+            first = client.publish_soon("t", "first")
+            first.add_done_callback(callback)
+        assert entered.wait(PATIENCE_S)
+        second = client.publish_soon("t", "second")
+        may_go_on.set()
+        assert second.result(PATIENCE_S).id == 2
+    assert in_time == [True]
+
+
+def test_callbacks_run_in_the_client_s_thread_whoever_has_done_the_work(node: FakeNode) -> None:
+    threads: list[str] = []
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.subscribe("u")
+        node.script(PUT, "late")  # behind the answer to the next one
+        leader = threading.Thread(target=client.publish, args=("t", "x"))
+        leader.start()
+        node.await_requests(PUT, 1)
+        future = client.publish_soon("u", "x")
+        future.add_done_callback(lambda _: threads.append(threading.current_thread().name))
+        leader.join()
+        assert future.result(PATIENCE_S).id == 1
+    assert threads == ["flotilla-publisher"]
+
+
+def test_a_callback_that_raises_whatever_it_is_ends_nobody_else_s_work(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: said.append(args.exc_type))
+    with client_of(node) as client:
+        client.subscribe("t")
+        with node.cluster.lock:
+            futures = [client.publish_soon("t", "x") for _ in range(3)]
+            for future in futures:
+                future.add_done_callback(lambda _: sys.exit())
+        assert [future.result(PATIENCE_S).id for future in futures] == [1, 2, 3]
+        assert client.publish_soon("t", "x").result(PATIENCE_S).id == 4
+        assert client.publish("t", "x").id == 5
+    assert said == [SystemExit] * 3
 
 
 def test_who_publishes_more_than_is_answered_waits_and_is_told(
