@@ -65,6 +65,7 @@ from flotilla_client.names import Address
 from flotilla_client.observer import Observer
 from flotilla_client.old_names import deadline_of, idle_of, warn_of
 from flotilla_client.operations import (
+    BACK,
     Ask,
     Operations,
     PutResult,
@@ -162,6 +163,7 @@ class _AsyncParts:
         self.takes: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and group
         self.boxes: dict[str, _Box] = {}  # by the names of exchanges
         self.joined = session.joined(self, self._explain, now_ms)
+        session.operations.resent = self._resent
         self.soon = _Soon()
         self.cause = ""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -197,6 +199,7 @@ class _AsyncParts:
         self.takes = {}
         self.lock = asyncio.Lock()
         self.joined.stop(*self.session.closing_errors())
+        self.session.operations.resending = ""
         self._news, self._tasks, self._timer = [], {}, None
         self.soon, self._pauses = _Soon(), {}
         self._is_pumping, self._due_ms = False, NEVER_MS
@@ -213,6 +216,11 @@ class _AsyncParts:
         if not self._is_pumping:
             self._is_pumping = True
             (self._loop or self.here()).call_soon(self._pump)
+
+    def _resent(self) -> None:
+        """A topic's outbox may be sent by who publishes to it again."""
+        if self._loop is not None and not self._loop.is_closed():
+            self.pump_soon()
 
     def _pump(self) -> None:
         self._is_pumping, joined = False, self.joined
@@ -427,7 +435,10 @@ class _AsyncParts:
             wish = next(steps)
             while True:
                 if isinstance(wish, Turn):
-                    await turn.take()
+                    if wish is BACK:
+                        turn.give_back()
+                    else:
+                        await turn.take()
                     wish = steps.send(None)
                     continue
                 try:
@@ -439,6 +450,8 @@ class _AsyncParts:
         except StopIteration as stop:
             result: T = stop.value
             return result
+        finally:
+            steps.close()  # and not when it is collected: what it had under way is over now
 
     async def _exchange(self, ask: Ask, end_ms: float) -> Done:
         exchange = self.session.exchange(ask, end_ms)
@@ -1068,7 +1081,7 @@ class AsyncClient:
         session = parts.session
         session.check_open()
         end_ms = now_ms() + min(session.deadline_ms, deadline_ms_max)
-        async with _AsyncTurn(parts.lock, end_ms) as turn:
+        async with _AsyncTurn(parts.lock, end_ms, is_alone) as turn:
             if is_alone:
                 await turn.take()
                 session.check_open()
@@ -1112,12 +1125,12 @@ def _leave(calls: Sequence[Call], error: asyncio.CancelledError) -> None:
 class _AsyncTurn:
     """The turn of one operation: `async with`, and `take` it. First come, first served.
 
-    Raises Busy at `end_ms`.
+    `is_alone`: it has it to its end. Raises Busy at `end_ms`.
     """
 
-    def __init__(self, lock: asyncio.Lock, end_ms: float) -> None:
+    def __init__(self, lock: asyncio.Lock, end_ms: float, is_alone: bool = False) -> None:
         self._lock, self._end_ms = lock, end_ms
-        self._is_taken = False
+        self._is_taken, self._is_alone = False, is_alone
 
     async def take(self) -> None:
         """Wait for it, unless one has it."""
@@ -1129,6 +1142,12 @@ class _AsyncTurn:
         except TimeoutError:
             raise busy("others took all of its time") from None
         self._is_taken = True
+
+    def give_back(self) -> None:
+        """Let others have it, unless the operation has to be alone to its end."""
+        if self._is_taken and not self._is_alone:
+            self._is_taken = False
+            self._lock.release()
 
     async def __aenter__(self) -> Self:
         return self

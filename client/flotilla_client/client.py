@@ -1366,6 +1366,8 @@ class Client:
         except StopIteration as stop:
             result: T = stop.value
             return result
+        finally:
+            steps.close()  # and not when it is collected: what it had under way is over now
 
     def _exchange(self, parts: _Parts, ask: Ask, end_ms: float) -> Done:
         session, connection = parts.session, parts.connection

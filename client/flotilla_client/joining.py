@@ -382,6 +382,7 @@ class Joined:
         counter that was noted at it, or was never stored, or has its answer.
         """
         self._lines.clear()
+        self._operations.resending = ""
         for call in calls:
             if call.is_over:
                 continue
@@ -536,7 +537,9 @@ class Joined:
         """Give what waits its counters and store it, of all topics in one commit."""
         taken: list[tuple[_Line, list[Call]]] = []
         for line in tuple(self._lines.values()):
-            if line.stored or not line.waiting or not self._is_free(line):
+            # Of two who send an outbox, and are refused its first, one would remove another's.
+            is_resent = line.topic == self._operations.resending
+            if line.stored or not line.waiting or is_resent or not self._is_free(line):
                 continue
             left = self._state.outbox(line.topic) if self._state.outbox_bytes else []
             if left:

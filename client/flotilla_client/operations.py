@@ -87,14 +87,14 @@ class Ask:
 
 
 class Turn:
-    """Wait until no other operation of this client has the turn, and have it to one's own end.
-
-    What runs one at a time anyhow has it.
+    """A wish of steps: TURN, to wait until no other operation of this client has the turn, and to
+    have it; BACK, to give it back. What runs one at a time anyhow has it to its end.
     """
 
 
 T = TypeVar("T")
 TURN: Final = Turn()
+BACK: Final = Turn()
 Steps = Generator[Ask | Turn, Any, T]  # is sent the Done of an Ask
 
 
@@ -169,6 +169,8 @@ class Operations:
         self._unheard: set[str] = set()  # topics in which something was not stored, ever
         self._warn_of: deque[str] = deque()  # of those, what the application has not been told
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
+        self.resending = ""  # the topic whose outbox is being sent by an opening
+        self.resent: Callable[[], object] = lambda: None  # called when that is over
         # What opening waits for: the id is taken up, or what waited in the outbox sent again.
         self.opening: Exchange | None = None
 
@@ -188,6 +190,7 @@ class Operations:
             yield from self._take_up()
         self._is_open = True
         yield from self._recover()
+        yield BACK
 
     def adopt(self) -> Steps[Losses]:
         """Take it as it is what the cluster has lost of what it told this client; return what.
@@ -389,11 +392,15 @@ class Operations:
             for topic in self.state.topics_waiting():
                 if topic in self.topics_under_way:
                     continue
+                self.resending = topic
                 try:
                     for entry in self.state.outbox(topic):
                         yield from self._resend(entry, final)
                 except (BacklogFull, DiskFull, QuotaExceeded, Unauthorized, Unsupported):
                     continue
+                finally:
+                    self.resending = ""
+                    self.resent()
         finally:
             self.opening = None
 
@@ -1060,15 +1067,15 @@ class Operations:
 
     def _retaken(self, refusal: Refused, ask: Ask) -> Steps[None]:
         yield TURN
-        if self._is_outdated(ask):
-            return
-        self.reopen()
         try:
-            yield from self._take_up()
+            if not self._is_outdated(ask):
+                self.reopen()
+                yield from self._take_up()
         except FlotillaError as error:
             # Whether the operation happened is for its own attempts to say.
             definite = error.definite and refusal.definite
             raise type(error)(error.message, error.code, definite, error.details) from refusal
+        yield BACK
 
     def opened(self) -> Steps[None]:
         """Take up the client's id, unless that was done: before an operation begins."""

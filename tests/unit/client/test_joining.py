@@ -703,6 +703,59 @@ def test_what_a_task_enqueues_stands_behind_what_waits_for_an_answer(node: FakeN
     assert node.cluster.topics["t"] == [b"under way", b"waits", b"enqueued"]
 
 
+def test_what_an_opening_sends_again_nobody_else_sends_meanwhile(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, may_answer = node.cluster._put, threading.Event()
+
+    def put_when_told(request: Request) -> tuple[dict[str, Any], bytes, bytes]:
+        assert may_answer.wait(PATIENCE_S)
+        return put(request)
+
+    monkeypatch.setattr(node.cluster, "_put", put_when_told)
+    with client_of(node) as subscriber:
+        subscriber.subscribe("t")
+    with client_of(node, tmp_path) as before:
+        before.open()
+        for text in ("refused", "kept"):
+            before.enqueue("t", [text])
+    node.cluster.refused = b"refused"
+    results: list[PutResult] = []
+
+    async def publish(client: AsyncClient) -> None:
+        for text in ("a", "b"):
+            results.append(await client.publish("t", text))
+
+    async def run() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
+            opening = asyncio.create_task(client.topics())
+            await asyncio.to_thread(node.await_requests, PUT, 1)
+            publishing = asyncio.create_task(publish(client))
+            await asyncio.sleep(SHORT_S)  # in which nothing is sent; or it is, and lies there
+            may_answer.set()
+            with pytest.raises(BadRequest):
+                await opening
+            await publishing
+
+    asyncio.run(run())
+    assert node.cluster.topics["t"] == [b"kept", b"a", b"b"]
+    assert [result.id for result in results] == [2, 3]
+
+
+def test_a_task_publishes_while_the_first_get_of_all_waits(node: FakeNode, tmp_path: Path) -> None:
+    with client_of(node, tmp_path) as client:
+        client.subscribe("t")
+
+    async def run() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path, timeout=PATIENCE_S) as client:
+            reading = asyncio.create_task(anext(client.messages("t")))
+            await asyncio.sleep(0)
+            await client.publish("t", "x", timeout=3.0)  # the GET may wait for 5 s
+            assert (await reading).publication == b"x"
+
+    asyncio.run(run())
+
+
 def test_tasks_take_up_the_id_once(node: FakeNode) -> None:
     async def work() -> None:
         async with AsyncClient(node.endpoint) as client:
