@@ -1062,8 +1062,11 @@ class AsyncClient:
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> AsyncProducer:
         """Return the topic's background producer; it alone publishes to the topic until closed."""
+        end_ms = self._end_ms()
         steps = self._session.producer(topic, linger_ms, batch_bytes, in_flight_max)
-        return AsyncProducer(await self._run(steps))
+        if topic in self._parts.here().joined.topics:  # and was called before
+            await self._publish(lambda told: [Call(topic, (), end_ms, told)])
+        return AsyncProducer(await self._run(steps, end_ms - now_ms()))
 
     # --- driving --------------------------------------------------------------------------------
 

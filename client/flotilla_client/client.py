@@ -555,6 +555,8 @@ class Session:
     ) -> Steps[Producer]:
         yield from self.operations.next_counter(topic)
         self._check_free(topic)
+        if topic in self._joined.topics:  # which alone sends, and takes out, what is its own
+            raise TopicInUse(f"{topic} is published to: a producer begins behind that")
         turn = ExitStack()  # of those that share the state; it is the producer's until it is closed
 
         def closed() -> None:

@@ -25,6 +25,7 @@ from flotilla_client import (
     PutResult,
     StateUnusable,
     TooLarge,
+    TopicInUse,
     Unavailable,
     protocol,
 )
@@ -752,6 +753,45 @@ def test_a_task_publishes_while_the_first_get_of_all_waits(node: FakeNode, tmp_p
             await asyncio.sleep(0)
             await client.publish("t", "x", timeout=3.0)  # the GET may wait for 5 s
             assert (await reading).publication == b"x"
+
+    asyncio.run(run())
+
+
+def test_a_producer_begins_behind_what_a_task_has_published_before(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node) as subscriber:
+        subscriber.subscribe("t")
+    node.cluster.full.add("t")
+
+    async def run() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
+            publishing = asyncio.create_task(client.publish("t", "refused", timeout=5 * SHORT_S))
+            await asyncio.to_thread(node.await_requests, PUT, 1)
+            async with await client.producer("t") as producer:
+                sent = await producer.send("a")
+                with pytest.raises(BacklogFull) as caught:
+                    await publishing
+                assert caught.value.definite
+                node.cluster.full.clear()
+                assert (await sent).id == 1
+            assert (await client.publish("t", "b")).id == 2
+
+    asyncio.run(run())
+    assert node.cluster.topics["t"] == [b"a", b"b"]
+
+
+def test_no_producer_begins_while_its_topic_is_published_to(node: FakeNode, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
+            await client.open()
+            node.script(PUT, "late")
+            publishing = asyncio.create_task(client.publish("t", "x", allow_unheard=True))
+            await asyncio.to_thread(node.await_requests, PUT, 1)
+            with pytest.raises(TopicInUse, match="a producer begins behind that"):
+                await client._run(client._session.producer("t", 0.0, 1, 1))
+            await client.publish("u", "the next request", allow_unheard=True)
+            await publishing
 
     asyncio.run(run())
 
