@@ -748,6 +748,8 @@ class Joined:
         if line.head is not batch:
             return  # all were told meanwhile that the client is closed
         is_older = (batch.ask.request.epoch or 0) != self._state.epoch
+        # While the id is taken up anew, the epoch that fences may be the own one of soon.
+        is_older = is_older or (isinstance(error, Fenced) and not self._operations.is_open)
         if isinstance(error, Fenced | Recovered) and is_older:
             batch.exchange, batch.was_sent = None, batch.was_sent or not error.definite
         elif isinstance(error, Recovered) and not batch.is_retaken:

@@ -1047,6 +1047,9 @@ class Operations:
             done: Done = yield ask
             return done
         except Fenced:
+            if not self.state.is_open:  # it may be this client that takes up its id anew
+                yield TURN
+                yield BACK
             if not self._is_outdated(ask):
                 raise
         except Recovered as error:

@@ -39,6 +39,7 @@ from flotilla_client.protocol import (
     PUBLICATION_BYTES_MAX,
     PUT,
     REQUEST_ID,
+    TOPICS,
     Reply,
     Request,
     decode_request,
@@ -47,7 +48,7 @@ from flotilla_client.protocol import (
 )
 from flotilla_client.retry import NO_ANSWER_YET
 from flotilla_client.state import Entry, State
-from tests.unit.fake_node import FakeNode, client_of, impatient, nak
+from tests.unit.fake_node import TIMEOUT_S, FakeNode, client_of, impatient, nak
 
 CALLERS = 5
 PATIENCE_S = 20.0
@@ -794,6 +795,45 @@ def test_no_producer_begins_while_its_topic_is_published_to(node: FakeNode, tmp_
             await publishing
 
     asyncio.run(run())
+
+
+def test_nobody_is_fenced_by_the_own_client_which_takes_up_its_id_anew(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    with client_of(node, tmp_path) as client:
+        client.subscribe("t")
+
+    async def run() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path, timeout=TIMEOUT_S) as client:
+            await client.open()
+            reading = asyncio.create_task(client.get("t", idle=SHORT_S))
+            await asyncio.to_thread(node.await_requests, GET, 1)
+            node.script(TOPICS, nak("recovered"))
+            node.script(REQUEST_ID, "late")  # behind the answer to the GET, of the epoch of before
+            await client.topics()
+            assert await reading is None
+
+    asyncio.run(run())
+
+
+def test_a_batch_of_the_epoch_of_before_waits_for_the_new_one(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        session, wire = client._session, SlowWire()
+        wire.is_connected = True
+        joined = session.joined(wire, lambda error, then: then(error), lambda: 0.0)
+        call = session.put("t", ["x"], 300.0, lambda: None)
+        joined.add(call)
+        joined.turn()
+        client._operations.reopen()
+        body = {"error": "fenced", "definite": True}
+        joined.replied(Reply(NAK, wire.sent[0].request_id, "n", "n", 1, body))
+        assert joined.turn() is None
+        client.open()
+        joined.turn()
+        [_, again] = wire.sent
+        joined.replied(Reply(ACK, again.request_id, "n", "n", 1, {"id": 1}))
+        assert call.results()[0].id == 1
 
 
 def test_tasks_take_up_the_id_once(node: FakeNode) -> None:
