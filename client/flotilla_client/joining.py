@@ -732,8 +732,10 @@ class Joined:
         """An observer, a record or the disk ends this batch; it stays in the outbox."""
         line.stored.clear()
         if isinstance(error, FlotillaError):
+            # It may be answered: then the disk alone has failed for certain, to forget it.
+            uncertain = type(error)(error.message, error.code, False, error.details)
             for call, _ in batch.owned:
-                call.keep(error)
+                call.keep(uncertain)
             if not batch.owned and line.waiting:
                 line.waiting.popleft().end(error.before_start())
             return

@@ -159,6 +159,23 @@ def test_who_waits_for_what_was_published_before_waits_for_its_answer(node: Fake
         assert (published.is_stored, published.is_over, flushed.is_over) == (True, False, False)
 
 
+def test_who_is_answered_while_the_disk_is_full_is_not_told_that_nothing_is_stored(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Entry) -> None:
+        raise StateUnusable("the disk is full")
+
+    with client_of(node) as client:
+        client.subscribe("t")
+        with monkeypatch.context() as patches:
+            patches.setattr(client._session.state, "acknowledged", fail)
+            with pytest.raises(StateUnusable) as caught:
+                client.publish("t", "x")
+        assert (caught.value.definite, caught.value.details["stored"]) == (False, 1)
+        client.flush()
+    assert node.cluster.topics["t"] == [b"x"]
+
+
 def test_who_has_as_much_time_as_the_opening_hears_why_that_failed(node: FakeNode) -> None:
     with client_of(node) as client:
         session, clock = client._session, [0.0]
