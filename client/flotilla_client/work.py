@@ -165,9 +165,14 @@ class LeaseBook:
         """Raise Forked in a child: each lease would be worked on, and settled, by two."""
         check_here(self._home, "the work that it has leased is that process's")
 
-    def begin(self, loop: object, owner: Owner) -> None:
-        """Let a loop work in it; what one before has left is given back. Raises AlreadyReading."""
+    def begin(self, loop: object, owner: Owner) -> bool:
+        """Let a loop work in it; what one before has left is given back. Raises AlreadyReading.
+
+        Returns False for one that another thread has let work in it just now.
+        """
         with self._lock:
+            if self.loop is loop:
+                return False
             if self.loop is not None:
                 message = (
                     f"another loop of this client works in group {self.group!r} of {self.topic!r};"
@@ -176,6 +181,7 @@ class LeaseBook:
                 raise AlreadyReading(message, details={"reader": owner.name})
             self.give_back()
             self.loop = loop
+            return True
 
     def settle(self, item: WorkItem, kind: str, ms: int) -> None:
         """Note what the application says of an item; the first word counts. Raises Forked."""
@@ -559,8 +565,8 @@ class WorkLoop:
 
     def begin(self, owner: Owner) -> None:
         """Begin with the first item that is asked for. Raises AlreadyReading."""
-        self.book.begin(self, owner)
-        self.has_begun, self._owner = True, owner
+        if self.book.begin(self, owner):
+            self.has_begun, self._owner = True, owner
 
     def come_back(self, owner: Owner) -> None:
         """Take it that the body of the last item has ended, as it is asked for the next one.

@@ -366,6 +366,15 @@ def test_a_loop_that_is_left_keeps_nothing(bench: WorkBench) -> None:
     assert (list(bench.book.hand), bench.book.given, bench.book.loop) == ([], {}, None)
 
 
+def test_threads_may_begin_a_loop_together_and_no_other_one(bench: WorkBench) -> None:
+    first, second = (WorkLoop(bench.book, GroupSettings(), "auto", 5, 0, None) for _ in range(2))
+    first.begin(this_thread())
+    first.begin(Owner(object(), "other", lambda: False))
+    with pytest.raises(AlreadyReading):
+        second.begin(this_thread())
+    first.come_back(this_thread())  # it is whose it was before the other thread came
+
+
 def test_another_thread_does_not_acknowledge_what_a_loop_s_own_thread_works_on(
     bench: WorkBench,
 ) -> None:
