@@ -17,6 +17,7 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -422,12 +423,13 @@ class Operations:
         cursor, resumed = done.reply.body["last_id"], bool(done.reply.body.get("resumed"))
         placed = done.reply.body.get("placed", 0)
         is_moved = placed != self.state.placed(topic)
-        last_id = cursor if is_moved else max(cursor, self.state.cursor(topic) or 0)
-        self.complete(operation, done, last_id=last_id, resumed=resumed, cursor=cursor)
-        if is_moved:
-            self._place(topic, last_id, placed)
-        else:
-            self.state.raise_cursor(topic, last_id)
+        with _carried_out():
+            last_id = cursor if is_moved else max(cursor, self.state.cursor(topic) or 0)
+            self.complete(operation, done, last_id=last_id, resumed=resumed, cursor=cursor)
+            if is_moved:
+                self._place(topic, last_id, placed)
+            else:
+                self.state.raise_cursor(topic, last_id)
         return SubscribeResult(last_id, resumed)
 
     def seek(self, topic: str, start: str | int) -> Steps[int]:
@@ -446,9 +448,10 @@ class Operations:
                 self.failed(operation, error)
             raise
         cursor: int = done.reply.body["last_id"]
-        self.complete(operations[0], done)
-        self.complete(operations[1], done, last_id=cursor, resumed=False, cursor=cursor)
-        self._place(topic, cursor, done.reply.body["placed"])
+        with _carried_out():
+            self.complete(operations[0], done)
+            self.complete(operations[1], done, last_id=cursor, resumed=False, cursor=cursor)
+            self._place(topic, cursor, done.reply.body["placed"])
         return cursor
 
     def _place(self, topic: str, cursor: int, placed: int, durable: bool = True) -> None:
@@ -473,16 +476,17 @@ class Operations:
                 self.failed(operation, error)
             raise
         kept = done.reply.body.get("topics", own)
-        for operation in operations:
-            if operation.topic in kept:
-                message = f"{operation.topic} is subscribed to by its name, or another pattern"
-                self.failed(operation, BadRequest(message))
-            else:
-                self.complete(operation, done)
-                self._drop(operation.topic)
-        self.state.wait_for_changes()  # once: a pattern may have brought a thousand topics
-        if topic in self.state.patterns():
-            self.state.unfollow(topic)
+        with _carried_out():
+            for operation in operations:
+                if operation.topic in kept:
+                    message = f"{operation.topic} is subscribed to by its name, or another pattern"
+                    self.failed(operation, BadRequest(message))
+                else:
+                    self.complete(operation, done)
+                    self._drop(operation.topic)
+            self.state.wait_for_changes()  # once: a pattern may have brought a thousand topics
+            if topic in self.state.patterns():
+                self.state.unfollow(topic)
         return bool(done.reply.body.get("was_subscribed"))
 
     def _drop(self, topic: str) -> None:
@@ -496,11 +500,12 @@ class Operations:
     def _followed(self, operation: Operation, done: Done) -> SubscribeResult:
         """Store a subscription to a pattern, and where it says that those to its topics stand."""
         body, resumed = done.reply.body, bool(done.reply.body.get("resumed"))
-        self.complete(operation, done, last_id=0, resumed=resumed, cursor=0)
-        self.state.follow(operation.topic, body["pattern"])
-        for topic, cursor in body["topics"].items():
-            self._bring(topic, cursor, body["placed"].get(topic, 0), _by(done), durable=False)
-        self.state.wait_for_changes()  # once for all: there may be a thousand
+        with _carried_out():
+            self.complete(operation, done, last_id=0, resumed=resumed, cursor=0)
+            self.state.follow(operation.topic, body["pattern"])
+            for topic, cursor in body["topics"].items():
+                self._bring(topic, cursor, body["placed"].get(topic, 0), _by(done), durable=False)
+            self.state.wait_for_changes()  # once for all: there may be a thousand
         return SubscribeResult(0, resumed, body["topics"])
 
     def patterns(self) -> Steps[list[str]]:
@@ -1091,6 +1096,15 @@ def _before_start(steps: Steps[None]) -> Steps[None]:
         yield from steps
     except FlotillaError as error:
         raise error.before_start() from error
+
+
+@contextmanager
+def _carried_out() -> Iterator[None]:
+    """Take note of what the cluster has done: whoever fails at that does not deny it."""
+    try:
+        yield
+    except FlotillaError as error:
+        raise type(error)(error.message, error.code, False, error.details) from error
 
 
 def kept(error: FlotillaError, stored: int, left: int) -> FlotillaError:

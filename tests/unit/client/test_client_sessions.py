@@ -20,6 +20,7 @@ from flotilla_client import (
     Operation,
     Outcome,
     StateRequired,
+    StateUnusable,
     TooLarge,
     TooMany,
     Unavailable,
@@ -380,3 +381,24 @@ def test_without_a_directory_a_client_publishes_and_looks_about(node: FakeNode) 
         with pytest.raises(NotSubscribed):
             client.get("t")
         assert texts_of(reader) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("f", ["subscribe", "unsubscribe"])
+def test_what_the_cluster_has_carried_out_is_not_denied_as_the_disk_is_full(
+    f: str, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StateUnusable("the disk is full")
+
+    with client_of(node) as client:
+        client.open()
+        if f == "unsubscribe":
+            client.subscribe("t")
+        with monkeypatch.context() as patches:
+            for change in ("raise_cursor", "drop_cursor"):
+                patches.setattr(client._session.state, change, fail)
+            with pytest.raises(StateUnusable) as caught:
+                getattr(client, f)("t")
+    assert not caught.value.definite
+    [known] = node.cluster.clients.values()
+    assert list(known.cursors) == (["t"] if f == "subscribe" else [])
