@@ -667,6 +667,7 @@ class _Parts:
         self.session, self.turns = session, Turns()
         self.connection = EndpointSockets(session.endpoints, session.key)
         self.joined = session.joined(self.connection, self._explain, now_ms)
+        self.connection.lost = self.joined.lost
         self.is_midway = False
         self.publisher = SoonPublisher(
             self.turns,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -173,6 +173,8 @@ class EndpointSockets:
         self._context: zmq.Context[Any] = zmq.Context.instance()
         self._links: dict[int, Link] = {}
         self._poller, self._polled = zmq.Poller(), dict[int, Link]()  # of `receive_any`
+        # Called when a connection is made anew for one that was lost while nobody listened.
+        self.lost: Callable[[int], object] = lambda endpoint: None
         self.cause = ""  # why the last `send` returned False, or the last `receive` None
 
     def send(self, endpoint: int, frames: Sequence[bytes], timeout_ms: float) -> bool:
@@ -241,8 +243,9 @@ class EndpointSockets:
     def _link(self, endpoint: int, until_s: float) -> Link | None:
         """Return the endpoint's link; None, with `cause`, if it has no address by then."""
         link = self._links.get(endpoint)
-        if link is not None and is_lost(link):  # while nobody listened
+        if link is not None and is_lost(link):
             self.close(endpoint)
+            self.lost(endpoint)
             link = None
         if link is None:
             address = Address(self._endpoints[endpoint])

@@ -27,6 +27,7 @@ from flotilla_client import (
     TooLarge,
     TopicInUse,
     Unavailable,
+    connection,
     protocol,
 )
 from flotilla_client.joining import Call, Joined, _BatchUnderWay, _Line
@@ -344,6 +345,22 @@ def test_topics_do_not_wait_for_each_other(node: FakeNode) -> None:
         full.end()
         assert isinstance(full.error, BacklogFull)
         assert full.error.definite
+
+
+def test_a_topic_hears_at_once_that_another_one_found_its_connection_lost(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = iter([True])
+    with client_of(node, timeout=PATIENCE_S) as client:
+        client.subscribe("t")
+        client.subscribe("u")
+        node.script(PUT, "deaf")
+        first = Caller(client, "t", "x")
+        node.await_requests(PUT, 1)
+        monkeypatch.setattr(connection, "is_lost", lambda _: next(lost, False))
+        second = Caller(client, "u", "y")
+        node.await_requests(PUT, 3, timeout_s=1.5)  # an attempt lasts 2.5 s
+        assert (first.end().ids, second.end().ids) == ([1], [1])
 
 
 def test_what_is_stored_of_several_callers_and_topics_is_synced_once(
