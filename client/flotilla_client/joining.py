@@ -914,7 +914,7 @@ def _due_ms(line: _Line) -> float:
         head = line.stored[0]
         if head.until_ms < due_ms:
             due_ms = head.until_ms
-        if head.expired < len(head.owned):
+        if head.expired < len(head.owned) != 1:  # a single one is told by its exchange
             end_ms = head.owned[head.expired][0].end_ms
             if end_ms < due_ms:
                 return end_ms

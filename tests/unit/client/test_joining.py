@@ -30,7 +30,7 @@ from flotilla_client import (
     connection,
     protocol,
 )
-from flotilla_client.joining import Call, Joined, _BatchUnderWay, _Line
+from flotilla_client.joining import NEVER_MS, Call, Joined, _BatchUnderWay, _Line
 from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.operations import Ask
 from flotilla_client.protocol import (
@@ -204,6 +204,26 @@ def test_who_has_as_much_time_as_the_opening_hears_why_that_failed(node: FakeNod
             assert caught.value.details["causes"] == {node.endpoint: causes}
             assert caught.value.details["kept"] == 1
         assert not joined.is_work
+
+
+def test_nothing_is_due_while_the_words_of_an_error_are_looked_for(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        session, wire, clock = client._session, SlowWire(), [0.0]
+        explained: list[Callable[[], None]] = []
+
+        def explain(error: FlotillaError, then: Callable[[FlotillaError], None]) -> None:
+            explained.append(lambda: then(error))
+
+        joined = session.joined(wire, explain, lambda: clock[0])
+        call = session.put("t", ["x"], 300.0, lambda: None)
+        joined.add(call)
+        joined.turn()
+        clock[0] = 300.0
+        assert joined.turn() == NEVER_MS
+        [told] = explained
+        told()
+        assert isinstance(call.error, Unavailable)
 
 
 def test_no_reply_is_due_from_an_endpoint_that_another_topic_s_silence_has_closed(
