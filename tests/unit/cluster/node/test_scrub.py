@@ -125,6 +125,8 @@ def test_a_damaged_segment_goes_with_those_before_it_once_the_store_has_its_entr
     sealed = journal.sealed()
     journal.note_damage(sealed[2])
     assert journal.damaged_index == 4
+    journal.note_damage(sealed[0])
+    assert journal.damaged_index == 4, "an older one that is found later goes with it"
     assert journal.compact(3) == 2, "the store has not yet what is in the third"
     assert journal.compact(4) == 1
     assert not journal.holds(sealed[2])

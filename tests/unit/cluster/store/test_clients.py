@@ -102,6 +102,9 @@ def test_resuming_tells_counters_and_cursors_and_raises_the_epoch(bench: Bench) 
     assert bench.store.counters("s", "", 9) == {"t": 8, "nobody's": 3}
     assert bench.store.counters("s", "nobody's", 9) == {"t": 8}
     assert bench.store.subscriptions("s") == {"t": 1}
+    put = encode(bench.now_ms, [Put("s", None, "t", 9, *pack([b"3"]))])
+    bench.store.apply(bench.store.applied_index + 1, 1, put)
+    assert bench.store.counters("s", "nobody's", 9) == {"t": 9}, "though nothing is committed"
 
 
 @pytest.mark.parametrize(

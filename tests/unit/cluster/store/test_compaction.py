@@ -319,6 +319,14 @@ def test_a_bound_counts_what_is_there(bench: CompactionBench) -> None:
     assert bench.one(putting(bench.counter + 1, of_key("l", "x" * 190)))[0] == "backlog_full"
 
 
+def test_a_bound_counts_nothing_that_was_purged_before_it_was_compacted(
+    bench: CompactionBench,
+) -> None:
+    bench.ok(setting({"max_bytes": 300}, is_new=False))
+    bench.apply(putting(1, of_key("k", "x" * 200)), Purge("t", 1, False))
+    assert bench.row["held_bytes"] == 0
+
+
 def test_what_is_too_old_and_what_is_purged_goes_of_the_last_ones_as_well(
     bench: CompactionBench,
 ) -> None:
@@ -414,6 +422,22 @@ def test_several_topics_take_turns(bench: CompactionBench, monkeypatch: pytest.M
         bench.step()
     compacted = [bench.store.topic_row(name) for name in ("t", "u")]
     assert all(row is not None and row["compacted_id"] >= 2 for row in compacted)
+
+
+def test_whose_turn_it_is_follows_from_the_log_alone(
+    bench: CompactionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that was started since does another topic's step."""
+    monkeypatch.setattr(compaction, "LOOKED_MAX", 1)
+    bench.keys("a")
+    bench.step()  # nothing is left to be done of it
+    bench.ok(setting(COMPACT, topic="u"))
+    bench.apply(putting(1, *(of_key("a", "a") for _ in range(6)), topic="u"))
+    bench.keys("aaaaaa")
+    due = bench.store.compaction._due()
+    assert len(due) == 2
+    bench.restart()
+    assert bench.store.compaction._due() == due
 
 
 def test_a_time_to_start_at_is_found_between_what_is_left(bench: CompactionBench) -> None:

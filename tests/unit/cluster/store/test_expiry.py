@@ -314,6 +314,15 @@ def test_a_group_buries_what_has_expired_or_lets_it_go(bench: ExpiryBench) -> No
     assert bench.floor == 3
 
 
+def test_what_expires_before_a_group_looks_goes_where_its_topic_says(bench: ExpiryBench) -> None:
+    bench.ok(Subscribe("s", None, "dead", None))
+    bench.ok(SetTopic("t", {"dead_letter": "dead"}, True, True))
+    bench.ok(MakeGroup("s", None, "t", None, "g", 1_000, 3, None))
+    bench.publish(expiring(b"1", 100), expiring(b"2", 100))
+    bench.passing(100)
+    assert bench.ok(Take("s", None, "t", "g", None, 9, 1_000, None, [], [], []))["dead"] == 2
+
+
 def test_a_group_that_is_moved_back_to_what_has_expired_keeps_none_of_it(
     bench: ExpiryBench,
 ) -> None:
@@ -373,6 +382,9 @@ def test_a_delivery_of_several_entries_says_when_the_first_of_all_expires(
     delivery = bench.store.read("s", "t", None, 100, 1_000_000)
     assert isinstance(delivery, Delivery)
     assert (delivery.count, delivery.over_ms) == (5, 100)
+    larger_than_asked = bench.store.read("s", "t", 1, 100, 0)
+    assert isinstance(larger_than_asked, Delivery)
+    assert (larger_than_asked.count, larger_than_asked.over_ms) == (1, 200)
 
 
 def test_a_take_lets_go_of_so_much_that_has_expired_and_the_next_one_goes_on(

@@ -388,6 +388,8 @@ def test_of_too_many_workers_the_idlest_is_forgotten(bench: GroupsBench) -> None
     bench.restart()
     bench.now_ms += LEASE_MS
     assert bench.take("b", 0, number=1)["given"] == []
+    bench.take("d", 0, number=2)  # in a's place: that lease is over, and b has asked since
+    assert bench.apply(taking("b", 0, number=0))[0][0] == "stale_request"
 
 
 # --- dead letters ---------------------------------------------------------------------------------
@@ -459,7 +461,12 @@ def test_a_dead_letter_without_room_for_headers_does_not_expire_any_more(
     assert letter == envelope_of(Properties("k")) + text
 
 
-def test_without_a_subscriber_of_dead_letters_it_is_given_again(bench: GroupsBench) -> None:
+@pytest.mark.parametrize("has_policy", [False, True])
+def test_without_a_subscriber_of_dead_letters_it_is_given_again(
+    bench: GroupsBench, has_policy: bool
+) -> None:
+    if has_policy:  # which keeps what is unread, so nothing
+        bench.ok(SetTopic("dead", parse_keep("unread"), True, True))
     bench.ok(making(max_attempts=1, dead_letter="dead"))
     for attempt in (1, 2, 3):
         taken = bench.take("a", 1)

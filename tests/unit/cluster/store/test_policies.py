@@ -241,6 +241,13 @@ def test_full_topic_that_drops_takes_everything_and_tells_who_missed_it_once(
     assert bench.store.collect_garbage(100) == 15
 
 
+def test_a_bound_that_comes_later_counts_nothing_that_was_gone_before(bench: PolicyBench) -> None:
+    bench.create("2")
+    bench.texts(20)
+    bench.ok(SetTopic("t", {"max_bytes": 100, "when_full": "refuse"}, False, False))
+    bench.texts(2)
+
+
 def test_what_was_purged_and_what_was_dropped_are_told_apart_by_what_is_last(
     bench: PolicyBench,
 ) -> None:

@@ -37,6 +37,7 @@ from flotilla_client.protocol import (
     GET,
     INSPECT,
     PUT,
+    READ,
     REQUEST_ID,
     SUB,
     TEXT_HEADER_BYTES_MAX,
@@ -654,6 +655,26 @@ def test_what_belongs_to_others_takes_a_permission(leader: UsersBench) -> None:
                 assert answer.body["needs"] == needs
 
 
+def test_who_may_not_subscribe_to_a_topic_does_not_read_it_by_id(leader: UsersBench) -> None:
+    leader.user("add", "writer", publish=["t"])
+    [answer] = leader.as_("writer", READ, "t", client_id="", from_id=1)
+    assert (code_of(answer), answer.body.get("needs")) == ("unauthorized", "subscribe")
+    leader.user("allow", "writer", subscribe=["t"])
+    [answer] = leader.as_("writer", READ, "t", client_id="", from_id=1)
+    assert code_of(answer) == "ACK"
+
+
+def test_a_group_buries_nothing_where_who_makes_it_may_not_publish(tmp_path: Path) -> None:
+    leader = UsersBench(tmp_path, BUILD.level_max)
+    leader.user("add", "shop", publish=["t"], subscribe=["t", "dead"])
+    group: dict[str, Any] = {"group": "g", "max_attempts": 1, "dead_letter": "dead"}
+    [answer] = leader.as_("shop", SUB, "t", **group)
+    assert (code_of(answer), answer.body.get("needs")) == ("unauthorized", "publish")
+    leader.user("allow", "shop", publish=["dead"])
+    [answer] = leader.as_("shop", SUB, "t", **group)
+    assert code_of(answer) == "ACK"
+
+
 def test_a_list_of_topics_has_what_one_may_see(
     leader: UsersBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -661,6 +682,7 @@ def test_a_list_of_topics_has_what_one_may_see(
         leader.as_("shop", SUB, topic)
     leader.user("add", "reader", subscribe=["b.*"], publish=["c.>"])
     leader.user("add", "watcher", observe=True)
+    leader.user("add", "boss", admin=True)
     leader.user("remove", "*")
 
     def topics(principal: str) -> tuple[list[str], bool]:
@@ -669,7 +691,7 @@ def test_a_list_of_topics_has_what_one_may_see(
 
     assert topics("reader") == (["b.1", "b.2", "c.1"], False)
     assert topics("stranger") == ([], False)
-    assert len(topics("watcher")[0]) == len(topics("admin")[0]) == 6
+    assert [len(topics(each)[0]) for each in ("watcher", "boss", "admin")] == [6, 6, 6]
     monkeypatch.setattr("cluster.serve.broker.TOPICS_COUNT_MAX", 2)
     assert topics("reader") == (["b.1", "b.2"], True), "in steps"
     assert topics("stranger") == ([], False)
