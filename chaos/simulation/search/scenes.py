@@ -12,6 +12,7 @@ stream of its own, so that whoever draws it leaves all others as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -71,6 +72,7 @@ LANES_POLICY: Final = {"keep": "forever", "amount": 0}
 COMPACTED_SHARE: Final = 0.35  # of the seeds whose cluster gets to that level
 COMPACTED_PERIOD_S: Final = 0.05  # of what somebody asks who publishes with keys
 COMPACTED_ENDS_S: Final = 9.0  # between two ends of his topic, in those seeds that have any
+BOTH_SHARE: Final = 0.7  # of those with a traveller have his topic compacted, too
 COMPACTED_POLICIES: Final = (
     {"keep": "forever", "amount": 0},
     {"keep": "forever", "amount": 0, "max_bytes": 5_000},
@@ -397,7 +399,18 @@ def compacted(
             own.append(Action(round(at_s, 4), "delete_topic", {**about, "ends": True}))
             again = {**about, "policy": policy, "is_new": True}
             own += [Action(round(at_s + after_s, 4), "set_topic", again) for after_s in (0.2, 1.0)]
+    if rng.random() < BOTH_SHARE:
+        schedule = [_compacting(each) for each in schedule]
     return tuple(sorted((*schedule, *own), key=lambda action: action.at_s))
+
+
+def _compacting(action: Action) -> Action:
+    """Return an action that gives the traveller's topic its policy as one that compacts it."""
+    if action.name != "set_topic" or action.args["topic"] != TRODDEN:
+        return action
+    return replace(
+        action, args={**action.args, "policy": {**COMPACTED_POLICIES[0], "compact": True}}
+    )
 
 
 def _has_limits(knobs: Mapping[str, Any]) -> bool:
