@@ -5,21 +5,24 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from analytics.common.schema import evidence, operation
-from analytics.common.table_store import settled
+from analytics.common.table_store import few, is_never_any, none_of, settled
+from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
-from analytics.tables.tables import Tables, successes_of
+from analytics.tables.tables import OVER, Tables, successes_of
 
 CLIENT = ("run_id", "client_id", "at")
 
 
 def fencing(tables: Tables) -> DataFrame:
     """Find operations of an old epoch, sent after a newer one's first success, that succeeded; and
-    sessions that had success under the epoch of another one.
+    sessions that had success under the epoch of another one; and those that succeeded under an
+    epoch of which their client had been told that it is over.
 
     Operations without an epoch are not judged.
     """
-    done = settled(successes_of(tables))
-    return _late(done).unionByName(_shared(done))
+    done = settled(successes_of(tables).where(F.col("epoch").isNotNull()))
+    late = settled(_late(done))
+    return late.unionByName(_shared(done)).unionByName(_after_a_refusal(done, late, tables))
 
 
 def _shared(done: DataFrame) -> DataFrame:
@@ -76,6 +79,46 @@ def _late(done: DataFrame) -> DataFrame:
             client_id=F.col("client_id"),
             detail=F.concat_ws(" ", *words),
             operations=F.array("newer.by", operation()),
+        )
+    )
+
+
+def _after_a_refusal(done: DataFrame, late: DataFrame, tables: Tables) -> DataFrame:
+    """Find operations that succeeded, and were sent after one of their epoch, or of a newer one,
+    was told that the epoch is over. `late`: what is found already.
+    """
+    is_told = (F.col("outcome") == "fail") & F.col("error").isin(*OVER)
+    told = few(
+        tables.refused.where(is_told & F.col("epoch").isNotNull()).select(
+            *(CLIENT[0], CLIENT[1], one_host(), "error"),
+            F.col("epoch").alias("over"),
+            F.col("end_ns").alias("told_ns"),
+            operation().alias("by"),
+        )
+    )
+    if is_never_any(told):
+        return none_of(late)
+    is_late = (F.col("told_ns") < F.col("invoke_ns")) & (F.col("epoch") <= F.col("over"))
+    columns = (*CLIENT, "process", "op_id", "topic", "f", "epoch")
+    found = only(done, told, CLIENT).join(F.broadcast(told), list(CLIENT)).where(is_late)
+    first = F.min(F.struct("by", "error")).alias("first")
+    words = (F.col("f"), F.lit("of epoch"), F.col("epoch"), F.lit("after"), "first.error")
+    again = late.select(
+        F.col("run_id").alias("its_run_id"), F.element_at("operations", -1).alias("own")
+    )
+    is_same = (F.col("run_id") == F.col("its_run_id")) & (operation() == F.col("own"))
+    return (
+        found.groupBy(*columns)
+        .agg(first)
+        .join(again, is_same, "leftanti")
+        .select(
+            *evidence(
+                run_id=F.col("run_id"),
+                topic=F.col("topic"),
+                client_id=F.col("client_id"),
+                detail=F.concat_ws(" ", *words),
+                operations=F.array("first.by", operation()),
+            )
         )
     )
 

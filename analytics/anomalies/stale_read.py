@@ -11,7 +11,13 @@ from analytics.tables.idle import idle_of
 from analytics.tables.lives import EVER, FOREVER, with_gone
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
-from analytics.tables.tables import Tables, with_application
+from analytics.tables.tables import (
+    UNKNOWN,
+    Tables,
+    needed_level,
+    successes_of,
+    with_application,
+)
 
 TIMELINE = ("run_id", "topic", "at")
 
@@ -41,10 +47,12 @@ def stale_read(tables: Tables) -> DataFrame:
         {"known": F.lit(None).cast("bigint"), "detail": F.lit("idle")}
     )
     counters = _counters_denied(tables)
+    unknown = _unknown(tables)
     return (
         nothing.unionByName(below)
         .unionByName(idle.select(*nothing.columns))
         .unionByName(counters.select(*nothing.columns))
+        .unionByName(unknown.select(*nothing.columns))
         .select(
             *evidence(
                 run_id=F.col("run_id"),
@@ -103,6 +111,39 @@ def _counters_denied(tables: Tables) -> DataFrame:
             {"producer": "client_id", "first_counter": "known", "invoke_ns": "t_ns"}
         )
         .withColumn("detail", F.lit("counter"))
+    )
+
+
+def _unknown(tables: Tables) -> DataFrame:
+    """Return what was told that there is no such client, though it had been answered (`client`), or
+    that its feature level is not reached, though another one had needed it (`level`): mostly none.
+    """
+    told = tables.refused.where((F.col("outcome") == "fail") & F.col("error").isin(*UNKNOWN))
+    is_client = F.col("error") == UNKNOWN[0]
+    told = few(
+        told.select(
+            *(*KEY, "client_id", "topic", F.col("invoke_ns").alias("t_ns"), one_host()),
+            F.when(is_client, F.lit("client")).otherwise(F.lit("level")).alias("detail"),
+            F.when(~is_client, needed_level(F.col("expires"))).alias("needed"),
+        )
+    )
+    done = only(successes_of(tables), told, ("run_id", "at")).select(
+        *("run_id", "at"),
+        F.col("client_id").alias("its_client_id"),
+        F.col("end_ns").alias("done_ns"),
+        F.col("needed").alias("its_needed"),
+        F.struct(F.lit(None).cast("bigint").alias("value"), "process", "op_id").alias("mark"),
+    )
+    of_client = F.col("needed").isNull() & (F.col("its_client_id") == F.col("client_id"))
+    of_level = (F.col("needed") > 0) & (F.col("its_needed") >= F.col("needed"))
+    is_before = F.col("done_ns") < F.col("t_ns")
+    columns = ("run_id", "topic", "at", "client_id", "process", "op_id", "t_ns", "detail")
+    return (
+        done.join(F.broadcast(told), ["run_id", "at"])
+        .where(is_before & (of_client | of_level))
+        .groupBy(*columns)
+        .agg(F.min("mark").alias("mark"))
+        .withColumn("known", F.lit(None).cast("bigint"))
     )
 
 

@@ -21,7 +21,7 @@ from analytics.tables.following import (
     known_of,
     silent_of,
 )
-from analytics.tables.group_standing import of_groups
+from analytics.tables.group_standing import beside_groups, is_excessive, of_groups, over_a_limit
 from analytics.tables.lives import EVER, FOREVER, may_have_had
 from analytics.tables.owed import came_of
 from analytics.tables.runs import acknowledged_runs, one_host
@@ -30,6 +30,8 @@ from analytics.tables.tables import NO_TOPIC, Tables, with_application
 
 OWNER = ("run_id", "client_id", "topic")
 HOME = (*OWNER, "at")
+PUBLICATIONS_MAX = 65_536  # in a PUT
+EXPIRY_MS_MAX = 87_600 * 3_600_000
 
 
 def subscription(tables: Tables) -> DataFrame:
@@ -43,20 +45,27 @@ def subscription(tables: Tables) -> DataFrame:
     """
     news = (F.col("f") == "sub") & (F.col("outcome") == "ok") & ~F.col("resumed")
     forgotten = _during_lives(tables.controls.where(news), tables, "forgotten")
-    denied = _during_lives(tables.gets.where("is_denied"), tables, "denied")
+    denied = settled(
+        _during_lives(tables.gets.where("is_denied"), tables, "denied").unionByName(
+            _denied_their_topic(tables)
+        )
+    )
+    patterns = _patterns_of(tables)
+    denials = _denials(denied, patterns, tables)
     is_other = (F.col("outcome") == "ok") & F.col("asked_topic").isNotNull()
     others = tables.gets.where(is_other).drop("topic")
     other = others.withColumnRenamed("asked_topic", "topic").select(*_evidence("topic"))
     excessive = tables.gets.where("is_excessive").select(*_evidence("limit"))
     return (
         forgotten.unionByName(denied)
-        .unionByName(_denied_their_topic(tables))
         .unionByName(_denied_all(tables))
         .unionByName(_refused(tables))
-        .unionByName(_kept(tables))
-        .unionByName(_unsubscribed(tables))
+        .unionByName(_kept(denials, patterns, tables))
+        .unionByName(_unsubscribed(denials, tables))
         .unionByName(other)
         .unionByName(excessive)
+        .unionByName(_over_a_limit(tables))
+        .unionByName(_left_by_name(patterns, tables))
         .unionByName(_begun_elsewhere(tables))
         .unionByName(_missed(tables))
         .unionByName(of_groups(tables))
@@ -130,7 +139,7 @@ def _refused(tables: Tables) -> DataFrame:
 
 def _denied_their_topic(tables: Tables) -> DataFrame:
     """Return the evidence of GETs that were told that there is no topic, though a life of another
-    client's stood in it, and none of their own.
+    client's, or a group, stood in it, and no life of their own.
     """
     own = (*KEY, "client_id", "topic", one_host(), "invoke_ns", "end_ns")
     gets = few(tables.gets.where(F.col("refused_as") == NO_TOPIC).select(*own))
@@ -139,10 +148,94 @@ def _denied_their_topic(tables: Tables) -> DataFrame:
     its = F.col("client_id").alias("its_client_id")
     lives = tables.lives.select("run_id", "topic", "at", "begun_ns", "until_ns", its)
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
-    met = gets.join(F.broadcast(lives), ["run_id", "topic", "at"]).where(stood)
+    met = settled(gets.join(F.broadcast(lives), ["run_id", "topic", "at"]).where(stood))
     is_own = F.col("its_client_id") == F.col("client_id")
     found = met.groupBy(*gets.columns).agg(F.count_if(is_own).alias("own"))
-    return found.where(F.col("own") == 0).select(*_evidence("denied"))
+    others = gets.join(met.select(*KEY), list(KEY), "leftanti")
+    worked_on = beside_groups(others, tables).select(*gets.columns).distinct()
+    rows = found.where(F.col("own") == 0).select(*gets.columns).unionByName(worked_on)
+    return rows.select(*_evidence("denied"))
+
+
+def _left_by_name(patterns: DataFrame, tables: Tables) -> DataFrame:
+    """Return the evidence of UNSUBs that ended a life of what a pattern of their client's has, and
+    that stood.
+    """
+    lives = tables.lives.where(F.col("topic").rlike(WILD)).select(
+        *(F.col(name).alias(f"its_{name}") for name in HOME), "begun_ns", "until_ns", "made_by"
+    )
+    acts = only(
+        tables.acts,
+        patterns.select(
+            F.col("their_run_id").alias("run_id"), F.col("their_client_id").alias("client_id")
+        ),
+        OWNER[:2],
+    )
+    unsubs = acts.where((F.col("f") == "unsub") & (F.col("outcome") == "ok"))
+    ended = tables.lives.select(*HOME, F.col("until_ns").alias("from_ns")).distinct()
+    left = few(unsubs.join(F.broadcast(ended), [*HOME, "from_ns"]))
+    same = [F.col(name) == F.col(f"its_{name}") for name in ("run_id", "client_id", "at")]
+    stood = (F.col("begun_ns") < F.col("from_ns")) & (F.col("end_ns") < F.col("until_ns"))
+    met = left.join(F.broadcast(lives), [*same, has(F.col("its_topic"), F.col("topic")), stood])
+    found = met.groupBy(*KEY, "client_id", "topic").agg(F.min("made_by").alias("made_by"))
+    return found.select(*_evidence("left", "made_by"))
+
+
+def _over_a_limit(tables: Tables) -> DataFrame:
+    """Return the evidence of what succeeded though it is over a limit of the protocol.
+
+    A TAKE that brought more than it was asked for has its row already.
+    """
+    done = F.col("outcome") == "ok"
+    size = F.col("last_counter") - F.col("first_counter") + 1
+    lasts = F.exists("expires", lambda run: run[2] > EXPIRY_MS_MAX)
+    puts = tables.puts.where(done & ((size > PUBLICATIONS_MAX) | F.coalesce(lasts, F.lit(False))))
+    puts = puts.withColumnRenamed("producer", "client_id").select(*KEY, "client_id", "topic")
+    worked = tables.worked.where(done & over_a_limit() & ~is_excessive()).select(
+        *KEY, "client_id", "topic"
+    )
+    return puts.unionByName(worked).select(*_evidence("limit"))
+
+
+def _patterns_of(tables: Tables) -> DataFrame:
+    """Return the patterns that clients may have subscribed to (their_run_id, their_client_id,
+    pattern).
+    """
+    subs = tables.acts.where((F.col("f") == "sub") & F.col("topic").rlike(WILD))
+    return settled(
+        subs.select(
+            F.col("run_id").alias("their_run_id"),
+            F.col("client_id").alias("their_client_id"),
+            F.col("topic").alias("pattern"),
+        ).distinct()
+    )
+
+
+def _followed(patterns: DataFrame) -> tuple[DataFrame, list[Column]]:
+    """Return what to join to find the clients that follow a pattern of a topic."""
+    return F.broadcast(patterns), [
+        F.col("run_id") == F.col("their_run_id"),
+        F.col("client_id") == F.col("their_client_id"),
+        has(F.col("pattern"), F.col("topic")),
+    ]
+
+
+def _denials(denied: DataFrame, patterns: DataFrame, tables: Tables) -> DataFrame:
+    """Return when clients were rightly told that they are not subscribed (HOME, from_ns, gone_ns):
+    few. A pattern brings topics without a SUB, so who follows one is left out.
+    """
+    gets = few(
+        tables.gets.where(F.col("is_denied") & (F.coalesce("topic", F.lit("")) != "")).select(
+            *(*KEY, "client_id", "topic", one_host()),
+            F.coalesce("invoke_ns", F.lit(EVER)).alias("from_ns"),
+            F.col("end_ns").alias("gone_ns"),
+        )
+    )
+    wrong = denied.select("run_id", F.element_at("operations", -1).alias("own")).select(
+        "run_id", "own.*"
+    )
+    right = gets.join(wrong, list(KEY), "leftanti").join(*_followed(patterns), "leftanti")
+    return few(right.select(*HOME, "from_ns", "gone_ns"))
 
 
 def _denied_all(tables: Tables) -> DataFrame:
@@ -176,10 +269,10 @@ def _denied_all(tables: Tables) -> DataFrame:
     )
 
 
-def _kept(tables: Tables) -> DataFrame:
+def _kept(denials: DataFrame, patterns: DataFrame, tables: Tables) -> DataFrame:
     """Return the evidence of SUBs that resumed, at their first attempt, what can't have stood: each
-    other SUB was sent after they were answered, or had acted before an UNSUB that was answered
-    before they were sent.
+    other SUB was sent after they were answered, or had acted before an UNSUB that was answered, or
+    before a denial, before they were sent.
     """
     once = (F.col("f") == "sub") & (F.col("outcome") == "ok") & (F.col("attempt") == 1)
     subs = settled(
@@ -189,31 +282,29 @@ def _kept(tables: Tables) -> DataFrame:
             F.coalesce("invoke_ns", F.lit(EVER)).alias("invoke_ns"),
         )
     )
-    followers = settled(
-        tables.acts.where((F.col("f") == "sub") & F.col("topic").rlike("[*>]"))
-        .select(
-            F.col("run_id").alias("their_run_id"),
-            F.col("client_id").alias("their_client_id"),
-            F.col("topic").alias("pattern"),
-        )
-        .distinct()
-    )
-    of_pattern = [
-        F.col("run_id") == F.col("their_run_id"),
-        F.col("client_id") == F.col("their_client_id"),
-        has(F.col("pattern"), F.col("topic")),
-    ]
-    subs = subs.join(F.broadcast(followers), of_pattern, "leftanti")
+    subs = subs.join(*_followed(patterns), "leftanti")
     gone = tables.acts.where((F.col("f") == "unsub") & (F.col("outcome") == "ok")).select(
         *HOME, "from_ns", F.col("end_ns").alias("gone_ns")
     )
-    left = (
-        subs.join(gone, list(HOME))
+    left = _left_before(subs, gone.unionByName(denials))
+    known = settled(subs.join(left, list(KEY), "left"))
+    return _without_a_sub(known, tables).select(*_evidence("kept"))
+
+
+def _left_before(operations: DataFrame, gone: DataFrame) -> DataFrame:
+    """Return (KEY, left_ns) of those before which their client was `gone`, and from when on."""
+    return (
+        operations.join(gone, list(HOME))
         .where(F.col("gone_ns") < F.col("invoke_ns"))
         .groupBy(*KEY)
         .agg(F.max("from_ns").alias("left_ns"))
     )
-    known = settled(subs.join(left, list(KEY), "left"))
+
+
+def _without_a_sub(operations: DataFrame, tables: Tables) -> DataFrame:
+    """Return those during which no SUB but their own may stand. `left_ns`: who acted before that
+    does not.
+    """
     others = tables.acts.where(F.col("f") == "sub").select(
         *(F.col(name).alias(f"other_{name}") for name in (*HOME, "process", "op_id")),
         F.col("from_ns").alias("other_ns"),
@@ -226,8 +317,7 @@ def _kept(tables: Tables) -> DataFrame:
     is_later = F.col("other_ns") > F.col("end_ns")
     is_over = F.coalesce(F.col("latest_ns") < F.col("left_ns"), F.lit(False))
     may_stand = (F.col("at") != F.col("other_at")) | ~(is_later | is_over)
-    stood = [*same, is_another, may_stand]
-    return known.join(others, stood, "leftanti").select(*_evidence("kept"))
+    return operations.join(others, [*same, is_another, may_stand], "leftanti")
 
 
 def _begun_elsewhere(tables: Tables) -> DataFrame:
@@ -298,11 +388,12 @@ def _begun_elsewhere(tables: Tables) -> DataFrame:
 
 
 def _below_what_is_gone(starts: DataFrame, tables: Tables) -> DataFrame:
-    """Return those that begin at the earliest below what was purged, or somebody had been told to
-    be gone for good, before they were sent. A gap may be of what expired, or was replaced.
+    """Return those that begin at the earliest, or at an id, below what was purged, or somebody had
+    been told to be gone for good, before they were sent. A gap may be of what expired, or was
+    replaced.
     """
     names = ["run_id", "topic"]
-    asked = few(starts.where(F.col("start") == "earliest"))
+    asked = few(starts.where(F.col("start").rlike("^(earliest|[0-9]+)$")))
     if is_never_any(asked):
         return asked
     done = tables.asides.where(F.col("f") == "purged").select(
@@ -458,7 +549,7 @@ def _begun_above(followed: DataFrame, fresh: DataFrame, tables: Tables) -> DataF
     return lacking.select(*KEY, *OWNER[1:]).distinct()
 
 
-def _unsubscribed(tables: Tables) -> DataFrame:
+def _unsubscribed(denials: DataFrame, tables: Tables) -> DataFrame:
     """Return the evidence of answers to who was gone: of the clients that may have been, each GET
     is looked at.
     """
@@ -471,7 +562,14 @@ def _unsubscribed(tables: Tables) -> DataFrame:
     sent_ns = F.coalesce("invoke_ns", F.lit(EVER))
     away = (F.col("after_ns") < sent_ns) & (F.col("end_ns") < F.col("before_ns"))
     met = only(gets, absences, HOME).join(F.broadcast(absences), list(HOME))
-    return met.where(away).distinct().select(*_evidence("unsubscribed"))
+    told = only(gets, denials, HOME)
+    since = told.join(_left_before(told, F.broadcast(denials)), list(KEY))
+    rows = (
+        met.where(away)
+        .select(*gets.columns)
+        .unionByName(_without_a_sub(since, tables).select(*gets.columns))
+    )
+    return rows.distinct().select(*_evidence("unsubscribed"))
 
 
 def _evidence(word: str, *others: str) -> list[Column]:

@@ -251,9 +251,9 @@ class ScriptStage(TopicOwner):
         self.on_unclear(who, counter, **fields)
         self.on_taken(who, str(int(counter) + fields.get("count", 1) - 1))
 
-    def on_fails(self, who: str, counter: str, error: str = "electing") -> None:
+    def on_fails(self, who: str, counter: str, error: str = "electing", **fields: Any) -> None:
         """Put, and be refused."""
-        self.act(who, "put", counter=int(counter), outcome="fail", error=error)
+        self.act(who, "put", counter=int(counter), outcome="fail", error=error, **fields)
 
     def on_lane(self, who: str, counter: str, place: str, **fields: Any) -> None:
         """Put one with a delay."""
@@ -304,9 +304,9 @@ class ScriptStage(TopicOwner):
         """Be told up to where the group, which stands, is settled."""
         self._works(who, "group", first_id=int(last_id), resumed=True, **fields)
 
-    def on_ungroup(self, who: str) -> None:
+    def on_ungroup(self, who: str, **fields: Any) -> None:
         """End the group."""
-        self._works(who, "ungroup")
+        self._works(who, "ungroup", **fields)
 
     def on_take(self, who: str, number: str, *lease: str, **fields: Any) -> None:
         """Take: under a token, from an id to an id, for which time."""

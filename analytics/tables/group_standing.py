@@ -5,11 +5,14 @@ settlements (groups.py). Who works in the groups of an application, and makes an
 not record: of its record only what single answers say is judged.
 """
 
+from functools import reduce
+from operator import or_
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import KEY, evidence, operation
-from analytics.common.table_store import few, is_never_any, settled
+from analytics.common.table_store import few, is_never_any, none_of, settled
 from analytics.tables.groups import GROUP, NO_GROUP, NO_TOPIC, NS_OF_MS, steady_of
 from analytics.tables.lives import EVER
 from analytics.tables.runs import acknowledged_runs, one_host
@@ -17,6 +20,11 @@ from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
 
 ROW = (*KEY, "topic", "client_id")
+LEASES_MAX = 4_096
+RUNS_MAX, SETTLED_MAX = 256, 8_192  # runs of ids, and these, that a TAKE settles
+LEASE_MS_MAX, DELAY_MS_MAX = 12 * 3_600_000, 24 * 3_600_000
+ATTEMPTS_MAX = 10_000
+DENIAL = "denial"  # among controls: a TAKE that was rightly told that there is no such group
 
 
 def controls_of(worked: DataFrame) -> DataFrame:
@@ -73,15 +81,17 @@ def of_groups(tables: Tables) -> DataFrame:
         F.col("start").cast("bigint") - 1 != F.col("last_id")
     )
     answered = takes.where(F.col("outcome") == "ok")
-    count = F.aggregate(
-        "leases", F.lit(0).cast("bigint"), lambda sum_, run: sum_ + run[1] - run[0] + 1
-    )
-    most = F.coalesce("max_count", F.lit(0))  # without one it settles alone
     ours = _of_ours(takes, tables)
     is_denied = (F.col("outcome") == "fail") & F.col("error").isin(*NO_GROUP)
-    denied = standing(ours.where(is_denied).drop("leases"), controls, GROUP)
-    lost = few(ours.where((F.col("outcome") == "fail") & (F.col("error") == NO_TOPIC)))
-    lost = _in_lives(lost.join(denied.select(*KEY), list(KEY), "leftanti"), tables)
+    refused = few(ours.where(is_denied).drop("leases"))
+    denied = settled(standing(refused, controls, GROUP))
+    lost = refused.where(F.col("error") == NO_TOPIC)
+    lost = settled(
+        _in_topic(lost.join(denied.select(*KEY), list(KEY), "leftanti"), controls, tables)
+    )
+    wrong = denied.select(*KEY).unionByName(lost.select(*KEY))
+    denials = refused.join(wrong, list(KEY), "leftanti")
+    controls = controls.unionByName(_as_ends(denials, controls))
     forgotten = standing(_of_ours(news, tables), controls, GROUP)
     gone = _gone(ours.where(F.col("outcome") == "ok"), controls)
     found = (F.col("f") == "group") & (F.col("outcome") == "ok") & F.col("resumed")
@@ -90,7 +100,7 @@ def of_groups(tables: Tables) -> DataFrame:
     )
     kept = _gone(_of_ours(first, tables), controls)
     return (
-        answered.where(count > most).select(*_row("limit"))
+        answered.where(is_excessive()).select(*_row("limit"))
         .unionByName(others.select(*_row("start")))
         .unionByName(gone.select(*_row("unsubscribed")))
         .unionByName(kept.select(*_row("kept")))
@@ -100,13 +110,73 @@ def of_groups(tables: Tables) -> DataFrame:
     )  # fmt: skip
 
 
-def _in_lives(takes: DataFrame, tables: Tables) -> DataFrame:
-    """Return the TAKEs during which a subscriber's life stood in their topic, with its `made`."""
+def is_excessive() -> Column:
+    """Return whether a TAKE was leased more than it asked for."""
+    most = F.coalesce("max_count", F.lit(0))  # without one it settles alone
+    is_take = F.col("group").isNotNull() & F.col("leases").isNotNull()
+    return is_take & (_sum_of("leases", 0) > most)
+
+
+def over_a_limit() -> Column:
+    """Return whether a `group` or a TAKE is over a limit of the protocol."""
+    words = ("acks", "naks", "extends")
+    runs = sum((F.coalesce(F.size(word), F.lit(0)) for word in words), F.lit(0))
+    ids = sum((_sum_of(word, 1) for word in words), F.lit(0))
+    is_over = [
+        _sum_of("leases", 0) > LEASES_MAX,
+        runs > RUNS_MAX,
+        ids > SETTLED_MAX,
+        F.coalesce("lease_ms", F.lit(0)) > LEASE_MS_MAX,
+        F.exists("extends", lambda run: run[3] > LEASE_MS_MAX),
+        F.exists("naks", lambda run: run[3] > DELAY_MS_MAX),
+        F.coalesce("max_attempts", F.lit(0)) > ATTEMPTS_MAX,
+    ]
+    return reduce(or_, (F.coalesce(one, F.lit(False)) for one in is_over))
+
+
+def _sum_of(name: str, place: int) -> Column:
+    """Return how many ids runs have, whose first one stands at a place."""
+    nothing = F.lit(0).cast("bigint")
+    total = F.aggregate(name, nothing, lambda sum_, run: sum_ + run[place + 1] - run[place] + 1)
+    return F.coalesce(total, nothing)
+
+
+def _as_ends(denials: DataFrame, controls: DataFrame) -> DataFrame:
+    """Return the TAKEs that were rightly told that there is no group as what had ended it."""
+    nothing = F.lit(None)
+    return denials.select(
+        *GROUP,
+        F.lit(DENIAL).alias("f"),
+        *("outcome", "end_ns", "process", "op_id", "client_id"),
+        F.col("invoke_ns").alias("from_ns"),
+        "at",
+        nothing.cast("boolean").alias("resumed"),
+        nothing.cast("string").alias("start"),
+        *(nothing.cast("bigint").alias(name) for name in ("last_id", "attempt")),
+    )
+
+
+def beside_groups(rows: DataFrame, tables: Tables) -> DataFrame:
+    """Return `rows` (KEY, topic, at, invoke_ns, end_ns) during which some group of their topic
+    surely stood, with `made`; none of an application.
+    """
+    if is_never_any(rows) or is_never_any(tables.worked):
+        return none_of(rows.withColumn("made", operation()))
+    return standing(_of_ours(rows, tables), controls_of(tables.worked), ("run_id", "topic"))
+
+
+def _in_topic(takes: DataFrame, controls: DataFrame, tables: Tables) -> DataFrame:
+    """Return the TAKEs during which a subscriber's life, or a group, stood in their topic, with its
+    `made`.
+    """
     own = (*ROW, "at", "invoke_ns", "end_ns")
     lives = tables.lives.select("run_id", "topic", "at", "begun_ns", "until_ns", "made_by")
     stood = (F.col("begun_ns") < F.col("invoke_ns")) & (F.col("end_ns") < F.col("until_ns"))
     met = takes.select(*own).join(F.broadcast(lives), ["run_id", "topic", "at"]).where(stood)
-    return met.groupBy(*own).agg(F.min("made_by").alias("made"))
+    groups = standing(takes.select(*own), controls, ("run_id", "topic"))
+    by_life = met.select(*own, F.col("made_by").alias("made"))
+    proofs = by_life.unionByName(groups.select(*own, "made"))
+    return proofs.groupBy(*own).agg(F.min("made").alias("made"))
 
 
 def _of_ours(rows: DataFrame, tables: Tables) -> DataFrame:
@@ -117,7 +187,8 @@ def _gone(takes: DataFrame, controls: DataFrame) -> DataFrame:
     """Return the TAKEs, or who found a group, during which else it surely did not stand."""
     theirs = _theirs(controls)
     same = [F.col(name) == F.col(f"its_{name}") for name in GROUP]
-    ended = theirs.where((F.col("its_f") == "ungroup") & (F.col("its_outcome") == "ok"))
+    is_end = (F.col("its_f") == "ungroup") & (F.col("its_outcome") == "ok")
+    ended = theirs.where(is_end | (F.col("its_f") == DENIAL))
     before = (F.col("its_at") == F.col("at")) & (F.col("its_end_ns") < F.col("invoke_ns"))
     left = (
         takes.join(F.broadcast(ended), [*same, before])

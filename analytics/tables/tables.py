@@ -22,6 +22,8 @@ handlings      one row a step between a client and its application: what is hand
 controls       one row a SUB or UNSUB, with what the broker said of the cursor
 acts           the SUBs and UNSUBs that may have acted, from when to when (lives.py)
 lives          when a client surely was subscribed to a topic (lives.py)
+refused        the operations that were told that their client, its epoch or a feature level is not
+               there: by its own words few
 forgotten      the clients that were told that the cluster has forgotten them: they have no lives
 absences       when a client that got answers of a topic surely was not (lives.py)
 subscriptions  one row from the SUB that made it to the UNSUB that (perhaps) ended it
@@ -68,7 +70,7 @@ from analytics.common import intervals
 from analytics.common.progress import Keep
 from analytics.common.schema import DIGEST_DIGITS, HANDLINGS, KEY, LANE, OPERATION, operation
 from analytics.common.session import Later
-from analytics.common.table_store import is_never_any, none_of, settled
+from analytics.common.table_store import few, is_never_any, none_of, settled
 from analytics.intake.truth import Truth, sound
 from analytics.tables.arrivals import arrivals_of
 from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
@@ -123,6 +125,8 @@ TICK_NS: Final = 1_000_000
 OF_RUNS: Final = ("is_single", "producer", "shift", "pieces")
 COUNTER_GAP: Final = "counter_gap"  # of a PUT: the broker lacks a counter before it
 FORGOTTEN: Final = "forgotten"
+OVER: Final = ("fenced", "recovered", FORGOTTEN)  # told of an epoch
+UNKNOWN: Final = ("unknown_client", "unsupported")
 NO_ROOM: Final = "too_many"  # of a GET of any topic: a pattern has missed one
 NO_TOPIC: Final = "unknown_topic"
 # Of a GET: by its cursor, or as nobody subscribes to its topic.
@@ -167,6 +171,7 @@ class Tables:
     acts: DataFrame
     lives: DataFrame
     forgotten: DataFrame
+    refused: DataFrame
     absences: DataFrame
     places: DataFrame
     controls: DataFrame
@@ -241,7 +246,8 @@ def build(
     acts = keep("acts", acts_of(controls))
     spans = keep("spans", spans_of(answers))
     absences = aside("absences", absences_of, acts, spans)
-    forgotten = keep("forgotten", forgotten_of(events))
+    refused = keep("refused", refused_of(events))
+    forgotten = keep("forgotten", forgotten_of(refused))
     lived = lives_of(acts, answers, spans, _drained_rows(asides))
     lived = without(lived, forgotten, ("run_id", "client_id"))
     expiring = expiring_of(events)
@@ -315,6 +321,7 @@ def build(
         acts=acts,
         lives=lives,
         forgotten=forgotten,
+        refused=refused,
         absences=absences(),
         places=places,
         controls=controls,
@@ -366,9 +373,35 @@ def told_of(events: DataFrame) -> DataFrame:
     return events.where(is_end & said).select(*columns, "host", F.col("t_ns").alias("end_ns"))
 
 
-def forgotten_of(events: DataFrame) -> DataFrame:
+def refused_of(events: DataFrame) -> DataFrame:
+    """Return `refused`: few. `start`, `expires`: as their invokes say."""
+    ends = few(
+        events.where(F.col("error").isin(*OVER, *UNKNOWN) & (F.col("type") != "invoke")).select(
+            *(*KEY, "f", "client_id", "topic", "host", "epoch", "invoke_ns", "error"),
+            F.col("type").alias("outcome"),
+            F.col("t_ns").alias("end_ns"),
+        )
+    )
+    said = ("topic", "host", "epoch", "start", "expires")
+    invokes = only(events.where(F.col("type") == "invoke"), ends, KEY).select(
+        *KEY,
+        *(F.col(name).alias(f"its_{name}") for name in said),
+        F.col("t_ns").alias("sent_ns"),
+    )
+    return ends.join(invokes, list(KEY), "left").select(
+        *(*KEY, "f", "client_id", "error", "outcome", "end_ns"),
+        F.coalesce("its_topic", "topic").alias("topic"),
+        F.coalesce("its_epoch", "epoch").alias("epoch"),
+        F.coalesce("sent_ns", "invoke_ns").alias("invoke_ns"),
+        F.coalesce("host", "its_host").alias("host"),
+        F.col("its_start").alias("start"),
+        F.col("its_expires").isNotNull().alias("expires"),
+    )
+
+
+def forgotten_of(refused: DataFrame) -> DataFrame:
     """Return (run_id, client_id) of the clients that were told that they are forgotten."""
-    return events.where(F.col("error") == FORGOTTEN).select("run_id", "client_id").distinct()
+    return refused.where(F.col("error") == FORGOTTEN).select("run_id", "client_id").distinct()
 
 
 def expiring_of(events: DataFrame) -> DataFrame:
@@ -923,14 +956,32 @@ def _nameless_pieces() -> Column:
 
 
 def successes_of(tables: Tables) -> DataFrame:
-    """Return every operation that succeeded and says its epoch."""
-    puts = tables.puts.withColumn("f", F.lit("put")).withColumnRenamed("producer", "client_id")
-    gets = tables.gets.withColumn("f", F.lit("get"))
+    """Return every operation that succeeded, and the feature level that it `needed`."""
+    nothing = F.lit(None).cast("string").alias("start")
+    puts = tables.puts.withColumnRenamed("producer", "client_id").select(
+        "*", F.lit("put").alias("f"), nothing
+    )
+    gets = tables.gets.select("*", F.lit("get").alias("f"), nothing)
     columns = (*KEY, "client_id", "session", "topic", "f", "epoch", "invoke_ns", "end_ns")
+    no = F.lit(False)
     parts = [
-        table.where((F.col("outcome") == "ok") & F.col("epoch").isNotNull()).select(
-            *columns, one_host()
+        table.where(F.col("outcome") == "ok").select(
+            *columns, one_host(), needed_level(expires).alias("needed")
         )
-        for table in (puts, gets, tables.controls, tables.worked)
+        for table, expires in (
+            (puts, F.coalesce(F.size("expires") > 0, no)),
+            (gets, no),
+            (tables.controls, no),
+            (tables.worked, no),
+        )
     ]
     return reduce(DataFrame.unionByName, parts)
+
+
+def needed_level(expires: Column) -> Column:
+    """Return which feature level an operation surely needs, 0: any. `expires`: some of it does."""
+    f, topic = F.col("f"), F.col("topic")
+    is_of_five = (f == "put") & (expires | topic.endswith(LANE))
+    begins = F.col("start").isNotNull() | topic.rlike("[*>]")
+    is_of_four = (f == "take") | ((f == "sub") & begins)
+    return F.when(is_of_five, 5).when(is_of_four, 4).otherwise(0)

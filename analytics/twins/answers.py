@@ -12,10 +12,11 @@ from itertools import pairwise
 
 from analytics.twins.compaction import Keys, named, unread
 from analytics.twins.gone import begins_in_the_gone, gone_before, is_for_good, told_before
-from analytics.twins.group_standing import of_groups
+from analytics.twins.group_standing import controls_of, of_groups, standing_during
 from analytics.twins.patterns import has, is_pattern, missed
 from analytics.twins.record import (
     BEFORE_ALL,
+    DENIALS,
     Evidence,
     PurgeRow,
     RecordedHandling,
@@ -25,8 +26,8 @@ from analytics.twins.record import (
 from analytics.twins.run import Run
 from analytics.twins.standing import RecordedSubscription, SubscribedSpan
 
-DENIALS = frozenset({"not_subscribed", "unknown_topic"})
 Session = tuple[str, int]  # process, number
+HOUR_MS = 3_600_000
 
 
 def corrupt(run: Run) -> Iterable[Evidence]:
@@ -326,20 +327,23 @@ def _is_one_step(one: RecordedHandling, other: RecordedHandling) -> bool:
 def subscription(run: Run) -> Iterable[Evidence]:
     """Find answers that contradict who was subscribed, and to what, and how much was asked for."""
     for one in run.standing.subscriptions.values():
-        yield from _forgotten_or_kept(run, one)
+        wrong = [get for get in one.refusals if _is_denied(run, one, get)]
+        for get in wrong:
+            yield _contradicted(run, get, get.topic, "denied")
+        patterns = run.followed.get(one.client, ())
+        is_followed = any(has(pattern, one.topic) for pattern in patterns)
+        denials = [] if is_followed else [get for get in one.refusals if get not in wrong]
+        yield from _forgotten_or_kept(run, one, denials)
         yield from _begun_elsewhere(run, one)
+        yield from _left_by_name(run, one)
         for get in one.answers:
-            if one.is_surely_away(get):
+            if one.is_surely_away(get, denials):
                 yield _contradicted(run, get, get.named, "unsubscribed")
     yield from missed(run)
     yield from of_groups(run)
-    for get in run.of("get"):
-        if get.outcome == "fail" and get.error in DENIALS and get.topic:
-            lives = run.standing.of(get.client, get.topic).lives
-            if any(life.covers(get) for life in lives) or _has_its_topic(run, get):
-                yield _contradicted(run, get, get.topic, "denied")
     yield from denied_all(run)
     yield from _refused(run)
+    yield from _over_a_limit(run)
     for get in run.answers:
         if get.topic and get.answered != get.topic:
             detail = f"topic {get.answered}"
@@ -349,10 +353,48 @@ def subscription(run: Run) -> Iterable[Evidence]:
             yield _contradicted(run, get, get.named, f"limit {get.max_count}, {count} came")
 
 
-def _has_its_topic(run: Run, get: RecordedOperation) -> bool:
-    """Whether a GET was told that there is no topic, though somebody's life in it stood."""
-    lives = run.standing.lives_of_topic.get(get.topic, ())
-    return get.error == "unknown_topic" and any(life.covers(get) for life in lives)
+def _left_by_name(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:
+    """Yield the UNSUBs that ended a life of what a pattern of the client's has, and that stood."""
+    patterns = [name for name in run.followed.get(one.client, ()) if has(name, one.topic)]
+    lives = [life for name in patterns for life in run.standing.of(one.client, name).lives]
+    for unsub in one.unsubs:
+        stood = (life for life in lives if life.covers(unsub))
+        if unsub.is_ok and any(life.end == unsub.invoke for life in one.lives):
+            for pattern in stood:
+                fields = {"topic": one.topic, "client_id": one.client, "detail": "left"}
+                yield run.row(pattern.proof, unsub, **fields)
+
+
+def _over_a_limit(run: Run) -> Iterator[Evidence]:
+    """Yield what succeeded though it is over a limit of the protocol."""
+    for one in run.operations:
+        own = one.of_group
+        told = own.acks + own.naks + own.extends
+        sizes = {
+            "publications": (one.count if one.f == "put" else 0, 65_536),
+            "expiry": (max((ms for *_, ms in one.expires), default=0), 87_600 * HOUR_MS),
+            "leases": (sum(run.last - run.first + 1 for run in own.leases), 4_096),
+            "runs": (len(told), 256),
+            "ids": (sum(last - first + 1 for _, first, last, *_ in told), 8_192),
+            "lease": (max((own.lease_ms or 0, *(ms for *_, ms in own.extends))), 12 * HOUR_MS),
+            "delay": (max((ms for *_, ms in own.naks), default=0), 24 * HOUR_MS),
+            "attempts": (own.max_attempts or 0, 10_000),
+        }
+        if one.is_ok and (over := [name for name, (size, most) in sizes.items() if size > most]):
+            yield _contradicted(run, one, one.topic, f"limit of {over[0]}")
+
+
+def _is_denied(run: Run, one: RecordedSubscription, get: RecordedOperation) -> bool:
+    """Whether a GET was told that its client is not subscribed, though it was; or that there is no
+    topic, though somebody's life or a group stood in it.
+    """
+    if any(life.covers(get) for life in one.lives):
+        return True
+    if get.error != "unknown_topic":
+        return False
+    if any(life.covers(get) for life in run.standing.lives_of_topic.get(get.topic, ())):
+        return True
+    return not run.is_application and any(standing_during(controls_of(run), get, get.topic))
 
 
 def _refused(run: Run) -> Iterator[Evidence]:
@@ -393,7 +435,9 @@ def _is_no_reason(
     return False
 
 
-def _forgotten_or_kept(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:
+def _forgotten_or_kept(
+    run: Run, one: RecordedSubscription, denials: list[RecordedOperation]
+) -> Iterator[Evidence]:
     for sub in one.subs:
         if sub.is_ok and sub.resumed is False and any(life.covers(sub) for life in one.lives):
             yield _contradicted(run, sub, sub.topic, "forgotten")
@@ -401,7 +445,7 @@ def _forgotten_or_kept(run: Run, one: RecordedSubscription) -> Iterator[Evidence
         is_first = sub.attempt == 1 and not any(
             has(pattern, sub.topic) for pattern in run.followed.get(one.client, ())
         )
-        if sub.is_ok and sub.resumed and is_first and one.is_surely_away(sub):
+        if sub.is_ok and sub.resumed and is_first and one.is_surely_away(sub, denials):
             yield _contradicted(run, sub, sub.topic, "kept")
 
 
@@ -411,12 +455,12 @@ def _begun_elsewhere(run: Run, one: RecordedSubscription) -> Iterator[Evidence]:
         if not sub.is_ok or sub.resumed is not False or sub.last_id is None:
             continue
         start = str(sub.start)
+        known = run.knowledge
         if start.isdecimal():
             is_wrong = sub.last_id != int(start) - 1
         else:
-            known = run.knowledge
             is_wrong = known.begins_late(sub, start) or known.begins_early(sub, start)
-            is_wrong = is_wrong or begins_in_the_gone(run, sub, start)
+        is_wrong = is_wrong or begins_in_the_gone(run, sub, start)
         if is_wrong:
             yield _contradicted(run, sub, sub.topic, f"start {start}, behind {sub.last_id}")
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
+from typing import Final
 
 from analytics.twins.delays import Delays
 from analytics.twins.groups import idle_of, standing_letters
 from analytics.twins.knowledge import Marks
-from analytics.twins.patterns import denied_of_any
+from analytics.twins.patterns import denied_of_any, is_pattern
 from analytics.twins.record import LANE, NEVER, Evidence, RecordedOperation, Time
 from analytics.twins.run import Run
 from analytics.twins.standing import RecordedSubscription
+
+OVER: Final = frozenset({"fenced", "recovered", "forgotten"})  # told of an epoch
 
 
 def realtime_order(run: Run) -> Iterable[Evidence]:
@@ -119,6 +122,7 @@ def stale_read(run: Run) -> Iterable[Evidence]:
     yield from denied_of_any(run)
     yield from idle_of(run)
     yield from _counters_denied(run)
+    yield from _unknown(run)
     for made in run.of("group"):
         if made.is_ok and made.resumed is False and made.start is None:
             reached = run.knowledge.reached_before(made.topic, made.host, made.invoke)
@@ -126,6 +130,42 @@ def stale_read(run: Run) -> Iterable[Evidence]:
                 fields = {"topic": made.topic, "client_id": made.client, "detail": "start"}
                 ids = {"id": reached.id, "other_id": made.last_id or 0}
                 yield run.row(reached.operation, made, **fields, **ids)
+
+
+def _unknown(run: Run) -> Iterator[Evidence]:
+    """Yield the operations that were told that there is no such client, though it had had an
+    answer; and that their feature level is not reached, though another one had needed it.
+    """
+    refused = [one for one in run.operations if one.outcome == "fail"]
+    refused = [one for one in refused if one.error in ("unknown_client", "unsupported")]
+    if not refused:
+        return
+    answered: dict[object, Marks] = defaultdict(Marks)
+    for one in run.operations:
+        if one.is_ok:
+            answered[one.client, one.host].add(0, one)
+            answered[one.host].add(_needed(one), one)
+    for marks in answered.values():
+        marks.seal()
+    for one in refused:
+        is_client = one.error == "unknown_client"
+        marks = answered[(one.client, one.host) if is_client else one.host]
+        known = marks.before(one.invoke)
+        if known is not None and (is_client or 0 < _needed(one) <= known.id):
+            fields = {"topic": one.topic, "client_id": one.client}
+            word = "client" if is_client else "level"
+            yield run.row(known.operation, one, **fields, detail=word)
+
+
+def _needed(one: RecordedOperation) -> int:
+    """Return which feature level an operation surely needs, 0: any."""
+    if one.f == "put":
+        expires = bool(one.expires) if one.is_ok else one.may_expire
+        return 5 if expires or one.topic.endswith(LANE) else 0
+    is_of_four = one.f == "take" or (
+        one.f == "sub" and (one.start is not None or is_pattern(one.topic))
+    )
+    return 4 if is_of_four else 0
 
 
 def _counters_denied(run: Run) -> Iterator[Evidence]:
@@ -301,6 +341,22 @@ def fencing(run: Run) -> Iterable[Evidence]:
             detail = f"{own.f} of epoch {epoch} after epoch {newer.epoch}"
             topic = own.named or own.topic
             yield run.row(newer, own, topic=topic, client_id=own.client, detail=detail)
+    yield from _after_a_refusal(run, clients)
+
+
+def _after_a_refusal(
+    run: Run, done: Mapping[tuple[str, str | None], list[RecordedOperation]]
+) -> Iterator[Evidence]:
+    """Yield the operations of an epoch that were sent after one of it, or of a newer one, was told
+    that the epoch is over.
+    """
+    for refused in run.operations:
+        if refused.outcome == "fail" and refused.error in OVER and refused.epoch is not None:
+            for own in done.get((refused.client, refused.host), ()):
+                if own.invoke > refused.end and (own.epoch or 0) <= refused.epoch:
+                    detail = f"{own.f} of epoch {own.epoch} after {refused.error}"
+                    topic = own.named or own.topic
+                    yield run.row(refused, own, topic=topic, client_id=own.client, detail=detail)
 
 
 def _under_one_epoch(run: Run) -> Iterator[Evidence]:

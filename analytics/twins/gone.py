@@ -44,11 +44,11 @@ def is_for_good(run: Run, get: RecordedOperation) -> bool:
 
 
 def begins_in_the_gone(run: Run, control: RecordedOperation, start: str) -> bool:
-    """Whether something begins at the earliest below what was gone before it was sent.
+    """Whether something begins, at the earliest or an id, below what was gone before it was sent.
 
     A gap in a topic of which keys are known may be of what was replaced.
     """
-    if start != "earliest":
+    if start != "earliest" and not start.isdecimal():
         return False
     is_keyed = any(put.is_ok and put.keys for put in run.of("put") if put.topic == control.topic)
     told = (

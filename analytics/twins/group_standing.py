@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from analytics.twins.gone import begins_in_the_gone
-from analytics.twins.record import Evidence, RecordedOperation
+from analytics.twins.record import DENIALS, Evidence, RecordedOperation
 from analytics.twins.run import Run
 
 NO_TOPIC = "unknown_topic"
-NO_GROUP = ("not_subscribed", NO_TOPIC)
 
 
 class GroupControls:
@@ -24,6 +23,7 @@ class GroupControls:
     def __init__(self) -> None:
         self.makes: list[RecordedOperation] = []
         self.ends: list[RecordedOperation] = []
+        self.denials: list[RecordedOperation] = []  # TAKEs that were rightly told that it is not
 
     def standing(self, operation: RecordedOperation) -> RecordedOperation | None:
         """Return who was told before an operation that it stands, if it surely did during it."""
@@ -46,14 +46,14 @@ class GroupControls:
     def is_surely_gone(self, operation: RecordedOperation) -> bool:
         """Whether it surely did not stand during an operation.
 
-        Each that may have made it was sent after its end, or was answered before an `ungroup` was
-        sent that was answered before the operation was sent.
+        Each that may have made it was sent after its end, or was answered before an `ungroup`, or a
+        TAKE that was denied, was sent that was answered before the operation was sent.
         """
         left = max(
             (
                 one.invoke
-                for one in self.ends
-                if one.is_ok and one.host == operation.host and one.end < operation.invoke
+                for one in (*(end for end in self.ends if end.is_ok), *self.denials)
+                if one.host == operation.host and one.end < operation.invoke
             ),
             default=None,
         )
@@ -120,19 +120,17 @@ def of_groups(run: Run) -> Iterator[Evidence]:
 
 
 def _of_ours(run: Run, groups: Groups) -> Iterator[Evidence]:
-    for take in run.of("take"):
-        if not take.of_group.name:
-            continue  # its invoke is gone
+    takes = [take for take in run.of("take") if take.of_group.name]  # else its invoke is gone
+    for take in takes:
+        if take.outcome == "fail" and take.error in DENIALS:
+            if (stood := _what_stood(run, groups, take)) is not None:
+                yield _row(take, run, "denied", stood)
+            elif (denied := groups.get((take.topic, take.of_group.name))) is not None:
+                denied.denials.append(take)
+    for take in takes:
         controls = groups.get((take.topic, take.of_group.name), GroupControls())
         if take.is_ok and controls.is_surely_gone(take):
             yield _row(take, run, "unsubscribed")
-        is_denied = take.outcome == "fail" and take.error in NO_GROUP
-        if is_denied and (made := controls.standing(take)) is not None:
-            yield _row(take, run, "denied", made)
-        elif is_denied and take.error == NO_TOPIC:
-            lives = run.standing.lives_of_topic.get(take.topic, ())
-            if (life := next((each for each in lives if each.covers(take)), None)) is not None:
-                yield _row(take, run, "denied", life.proof)
     for controls in groups.values():
         for own in controls.news():
             if (made := controls.standing(own)) is not None:
@@ -141,6 +139,19 @@ def _of_ours(run: Run, groups: Groups) -> Iterator[Evidence]:
             is_found = own.is_ok and own.resumed and own.attempt == 1
             if is_found and controls.is_surely_gone(own):
                 yield _row(own, run, "kept")
+
+
+def _what_stood(run: Run, groups: Groups, take: RecordedOperation) -> RecordedOperation | None:
+    """Return who was told that what a TAKE was denied was there: its group, or its topic."""
+    controls = groups.get((take.topic, take.of_group.name))
+    if controls is not None and (made := controls.standing(take)) is not None:
+        return made
+    if take.error != NO_TOPIC:
+        return None
+    lives = run.standing.lives_of_topic.get(take.topic, ())
+    by_life = (life.proof for life in lives if life.covers(take))
+    by_group = (other.made for other in standing_during(groups, take, take.topic))
+    return next(by_life, None) or next(by_group, None)
 
 
 def _row(own: RecordedOperation, run: Run, detail: str, *others: RecordedOperation) -> Evidence:

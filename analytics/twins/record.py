@@ -28,6 +28,7 @@ FUNCTIONS: Final = frozenset({"put", "get", "sub", "unsub"}) | OF_GROUPS
 HANDLINGS: Final = frozenset({"hand", "ack", "release"})
 PURGES: Final = frozenset({"purge", "purged"})
 LANE: Final = "\x1fdelayed"  # behind a topic's name: what is put there with a delay
+DENIALS: Final = frozenset({"not_subscribed", "unknown_topic"})
 GONE: Final = ("purged", "gap", "expired", "compacted")  # errors that say what is gone
 DIGEST_DIGITS: Final = 16
 

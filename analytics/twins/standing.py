@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from analytics.twins.record import BEFORE_ALL, NEVER, Drained, Record, RecordedOperation, Time
+from analytics.twins.record import (
+    BEFORE_ALL,
+    DENIALS,
+    NEVER,
+    Drained,
+    Record,
+    RecordedOperation,
+    Time,
+)
 
 Whose = tuple[str, str]  # client, topic
 
@@ -87,6 +95,7 @@ class RecordedSubscription:
         self.subs: list[RecordedOperation] = []  # but those that failed
         self.unsubs: list[RecordedOperation] = []  # the same
         self.answers: list[RecordedOperation] = []  # GETs that name the topic
+        self.refusals: list[RecordedOperation] = []  # GETs that were told that there is none
         self.drained: list[Drained] = []
 
     # --- controls ---------------------------------------------------------------------------------
@@ -142,13 +151,18 @@ class RecordedSubscription:
         """The SUBs that say where they start."""
         return [sub for sub in self.subs if sub.start is not None]
 
-    def is_surely_away(self, operation: RecordedOperation) -> bool:
-        """Whether the client was surely not subscribed during an operation; a SUB aside."""
+    def is_surely_away(
+        self, operation: RecordedOperation, denials: Iterable[RecordedOperation]
+    ) -> bool:
+        """Whether the client was surely not subscribed during an operation; a SUB aside.
+
+        `denials`: the GETs that were rightly told that it is not.
+        """
         host = operation.host
-        left = BEFORE_ALL  # the latest invoke of an UNSUB that was answered before the operation
-        for unsub in self.unsubs:
-            if unsub.is_ok and unsub.host == host and unsub.end < operation.invoke:
-                left = max(left, unsub.invoke)
+        left = BEFORE_ALL  # the latest invoke of what left, or was denied, before the operation
+        for one in (*(unsub for unsub in self.unsubs if unsub.is_ok), *denials):
+            if one.host == host and one.end < operation.invoke:
+                left = max(left, one.invoke)
         return all(
             sub.host == host and (sub.invoke > operation.end or self.latest(sub) < left)
             for sub in self.subs
@@ -345,6 +359,9 @@ class Standing:
         for get in record.answers:
             if get.named:
                 self.of(get.client, get.named).answers.append(get)
+        for get in record.of("get"):
+            if get.outcome == "fail" and get.error in DENIALS and get.topic:
+                self.of(get.client, get.topic).refusals.append(get)
         for row in record.drained:
             self.of(row.client, row.topic).drained.append(row)
         for one in self.subscriptions.values():

@@ -19,6 +19,7 @@ from tests.judges import (
     broken_files,
     broken_implied,
     broken_more,
+    broken_refused,
     broken_rows,
     broken_scenes,
     groups,
@@ -35,6 +36,7 @@ BASES = 1_000  # legal histories that are sabotaged: whether each is valid is as
 SOURCES = (  # which register their kinds
     *(broken_rows, broken_scenes, broken_files),
     *(broken_more, groups, lanes, readings, broken_again, broken_between, broken_implied),
+    broken_refused,
 )
 
 

@@ -243,6 +243,19 @@ PLANTED: Final = {
     "dead_letter_leased": "leased-though-dead",
     "dead_letter_lost": "letter-lost-to-one",
     "fencing_reader": "fenced-reader-goes-on",
+    # --- what was refused is done all the same
+    "subscription_unsubscribed_denied": "denied-and-answered",
+    "subscription_kept_denied": "denied-and-found",
+    "subscription_group_unsubscribed": "group-denied-and-taken",
+    "subscription_group_kept_denied": "group-denied-and-found",
+    "subscription_denied_topic_group": "no-topic-though-a-group-has-it",
+    "subscription_left": "left-by-its-name",
+    "subscription_start_gone_id": "id-in-what-is-gone",
+    "subscription_limit_put": "too-much-in-a-put",
+    "subscription_limit_group": "over-a-limit-of-all",
+    "fencing_refused": "refused-epoch-goes-on",
+    "stale_read_client": "known-client-is-unknown",
+    "stale_read_level": "level-goes-back",
 }
 
 
