@@ -127,16 +127,12 @@ def _unknown(tables: Tables) -> DataFrame:
             F.when(~is_client, needed_level(F.col("expires"))).alias("needed"),
         )
     )
-    nothing = F.lit(None).cast("bigint")
-    own = F.struct(nothing.alias("value"), "process", "op_id").alias("mark")
-    if is_never_any(told):
-        return told.select("*", own, nothing.alias("known"))
     done = only(successes_of(tables), told, ("run_id", "at")).select(
         *("run_id", "at"),
         F.col("client_id").alias("its_client_id"),
         F.col("end_ns").alias("done_ns"),
         F.col("needed").alias("its_needed"),
-        own,
+        F.struct(F.lit(None).cast("bigint").alias("value"), "process", "op_id").alias("mark"),
     )
     of_client = F.col("needed").isNull() & (F.col("its_client_id") == F.col("client_id"))
     of_level = (F.col("needed") > 0) & (F.col("its_needed") >= F.col("needed"))
@@ -147,7 +143,7 @@ def _unknown(tables: Tables) -> DataFrame:
         .where(is_before & (of_client | of_level))
         .groupBy(*columns)
         .agg(F.min("mark").alias("mark"))
-        .withColumn("known", nothing)
+        .withColumn("known", F.lit(None).cast("bigint"))
     )
 
 

@@ -161,8 +161,6 @@ def _left_by_name(patterns: DataFrame, tables: Tables) -> DataFrame:
     """Return the evidence of UNSUBs that ended a life of what a pattern of their client's has, and
     that stood.
     """
-    if is_never_any(patterns):
-        return patterns.select(*evidence())
     lives = tables.lives.where(F.col("topic").rlike(WILD)).select(
         *(F.col(name).alias(f"its_{name}") for name in HOME), "begun_ns", "until_ns", "made_by"
     )
@@ -233,8 +231,6 @@ def _denials(denied: DataFrame, patterns: DataFrame, tables: Tables) -> DataFram
             F.col("end_ns").alias("gone_ns"),
         )
     )
-    if is_never_any(gets):
-        return gets.select(*HOME, "from_ns", "gone_ns")
     wrong = denied.select("run_id", F.element_at("operations", -1).alias("own")).select(
         "run_id", "own.*"
     )
@@ -566,11 +562,13 @@ def _unsubscribed(denials: DataFrame, tables: Tables) -> DataFrame:
     sent_ns = F.coalesce("invoke_ns", F.lit(EVER))
     away = (F.col("after_ns") < sent_ns) & (F.col("end_ns") < F.col("before_ns"))
     met = only(gets, absences, HOME).join(F.broadcast(absences), list(HOME))
-    rows = met.where(away).select(*gets.columns)
-    if not is_never_any(denials):
-        told = only(gets, denials, HOME)
-        since = told.join(_left_before(told, F.broadcast(denials)), list(KEY))
-        rows = rows.unionByName(_without_a_sub(since, tables).select(*gets.columns))
+    told = only(gets, denials, HOME)
+    since = told.join(_left_before(told, F.broadcast(denials)), list(KEY))
+    rows = (
+        met.where(away)
+        .select(*gets.columns)
+        .unionByName(_without_a_sub(since, tables).select(*gets.columns))
+    )
     return rows.distinct().select(*_evidence("unsubscribed"))
 
 

@@ -84,10 +84,14 @@ def of_groups(tables: Tables) -> DataFrame:
     ours = _of_ours(takes, tables)
     is_denied = (F.col("outcome") == "fail") & F.col("error").isin(*NO_GROUP)
     refused = few(ours.where(is_denied).drop("leases"))
-    denied = _wrongly_denied(refused, controls, tables)
-    if not is_never_any(refused):
-        denials = refused.join(denied.select(*KEY), list(KEY), "leftanti")
-        controls = settled(controls.unionByName(_as_ends(denials, controls)))
+    denied = settled(standing(refused, controls, GROUP))
+    lost = refused.where(F.col("error") == NO_TOPIC)
+    lost = settled(
+        _in_topic(lost.join(denied.select(*KEY), list(KEY), "leftanti"), controls, tables)
+    )
+    wrong = denied.select(*KEY).unionByName(lost.select(*KEY))
+    denials = refused.join(wrong, list(KEY), "leftanti")
+    controls = controls.unionByName(_as_ends(denials, controls))
     forgotten = standing(_of_ours(news, tables), controls, GROUP)
     gone = _gone(ours.where(F.col("outcome") == "ok"), controls)
     found = (F.col("f") == "group") & (F.col("outcome") == "ok") & F.col("resumed")
@@ -101,6 +105,7 @@ def of_groups(tables: Tables) -> DataFrame:
         .unionByName(gone.select(*_row("unsubscribed")))
         .unionByName(kept.select(*_row("kept")))
         .unionByName(denied.select(*_row("denied", "made")))
+        .unionByName(lost.select(*_row("denied", "made")))
         .unionByName(forgotten.select(*_row("forgotten", "made")))
     )  # fmt: skip
 
@@ -134,20 +139,6 @@ def _sum_of(name: str, place: int) -> Column:
     nothing = F.lit(0).cast("bigint")
     total = F.aggregate(name, nothing, lambda sum_, run: sum_ + run[place + 1] - run[place] + 1)
     return F.coalesce(total, nothing)
-
-
-def _wrongly_denied(refused: DataFrame, controls: DataFrame, tables: Tables) -> DataFrame:
-    """Return the TAKEs (ROW, made) that were told that there is no group, or no topic, though it
-    surely stood.
-    """
-    if is_never_any(refused):
-        return refused.select(*ROW, operation().alias("made"))
-    stood = settled(standing(refused, controls, GROUP).select(*ROW, "made"))
-    others = refused.where(F.col("error") == NO_TOPIC).join(
-        stood.select(*KEY), list(KEY), "leftanti"
-    )
-    beside = _in_topic(others, controls, tables)
-    return settled(stood.unionByName(beside.select(*stood.columns)))
 
 
 def _as_ends(denials: DataFrame, controls: DataFrame) -> DataFrame:
