@@ -24,7 +24,7 @@ from tests.judges.words import word_of
 
 pytestmark = pytest.mark.spark
 
-SMALL = Shape(operations=155_000, topics=4, producers=4, hot_percent=40, seed=7)
+SMALL = Shape(operations=165_000, topics=4, producers=4, hot_percent=40, seed=7)
 EVERY_KIND = dict.fromkeys(EVERY_PLANT, 2)
 
 
@@ -68,7 +68,7 @@ def test_each_planted_violation_is_found_and_no_other(
 def test_lines_and_parquet_hold_the_same_and_both_judges_find_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    shape = Shape(operations=47_000, topics=2, producers=2, subscribers=2, seed=3)
+    shape = Shape(operations=50_000, topics=2, producers=2, subscribers=2, seed=3)
     answers = generate(spark, tmp_path / "lines", shape, EVERY_KIND, as_jsonl=True)
     generate(spark, tmp_path / "parquet", shape, EVERY_KIND)
     lines = spark.read.text(str(tmp_path / "lines" / "history"))

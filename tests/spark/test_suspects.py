@@ -55,7 +55,7 @@ def test_history_without_any_fault_leaves_nothing_in_doubt(
 
 @pytest.mark.slow
 def test_violations_are_in_doubt(spark: SparkSession, tmp_path: Path) -> None:
-    generate(spark, tmp_path, replace(SHAPE, operations=23_000), dict.fromkeys(EVERY_PLANT, 1))
+    generate(spark, tmp_path, replace(SHAPE, operations=25_000), dict.fromkeys(EVERY_PLANT, 1))
     found = doubtful(load(spark, tmp_path).tables)
     assert found.keys() == {"sessions", "owners", "buckets", "watches", "timelines", "producers"}
 
