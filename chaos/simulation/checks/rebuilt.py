@@ -132,11 +132,21 @@ class Rebuilt:
         for what, value in own.items():
             if value != other[what]:
                 self._fail(f"{name} has {what} {value}; opened again it would have {other[what]}")
-        for difference in self._differences(store):
+        for difference in Differences(self._reference).of(store):
             self._fail(f"{name}: {difference}")
 
-    def _differences(self, store: Store) -> Iterator[str]:
-        """Yield where a store is not what the reference says."""
+    def _fail(self, text: str) -> None:
+        self._invariants.fail("rebuilt", text)
+
+
+class Differences:
+    """Where a store is not what the reference says."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+
+    def of(self, store: Store) -> Iterator[str]:
+        """Yield where the store differs."""
         index, reference = store.applied_index, self._reference
         if index > reference.applied_index:
             return
@@ -260,9 +270,6 @@ class Rebuilt:
                 yield f"{topic} from {cursor + 1} to {last_id} is not what was published"
                 return
             cursor = last_id
-
-    def _fail(self, text: str) -> None:
-        self._invariants.fail("rebuilt", text)
 
 
 def memory_of(store: Store) -> dict[str, Any]:

@@ -336,7 +336,7 @@ class Upkeep:
         """Yield what is kept of who has something unread, and is not so any more."""
         topics = store._topics
         for client_id, kept in topics._unread.items():
-            wrong = _out_of_date(store, client_id, kept)
+            wrong = out_of_date(store, client_id, kept)
             if wrong:
                 yield f"unread {client_id}", f"of {client_id} is kept that {wrong}", AT_ONCE_S
 
@@ -355,7 +355,7 @@ def _agreed_by(
     return 0
 
 
-def _out_of_date(store: Store, client_id: str, kept: Unread) -> str:
+def out_of_date(store: Store, client_id: str, kept: Unread) -> str:
     """Return what a client's index says that its topics do not, "" if it is as if made anew.
 
     Of what was stirred, or lost, since its last look it need not know; nor of anything if it knows
@@ -394,13 +394,13 @@ def _of_groups(store: Store) -> Iterator[Wrong]:
         text = f"{store.groups._open_count} are open in all groups, and there are {count}"
         yield "open", text, AT_ONCE_S
     for group in groups:
-        wrong = _miscounted(group)
+        wrong = miscounted(group)
         if wrong:
             what = f"group {group.name} of {group.topic.name}"
             yield what, f"{what}: {wrong}", AT_ONCE_S
 
 
-def _miscounted(group: SharedGroup) -> str:
+def miscounted(group: SharedGroup) -> str:
     """Return which of a group's invariants does not hold, "" if all do."""
     leased = [id_ for id_, lease in group.open.items() if lease.client_id]
     held = Counter(group.open[id_].client_id for id_ in leased if id_ not in group.due)
