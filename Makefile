@@ -20,7 +20,7 @@ PARALLEL := -n 6 --dist loadgroup --no-loadscope-reorder
 READ := .venv/.tests-read
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-system test-deep check fmt docs bench attacks fuzz scale simulate simulate-long mutants chaos chaos-short chaos-long chaos-bugs test-deploy clean
+.PHONY: help setup demo test test-system test-deep check fmt docs bench attacks fuzz fuzz-store scale simulate simulate-long mutants chaos chaos-short chaos-long chaos-bugs test-deploy clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ attacks: setup  ## attack a cluster in twelve ways (SHARE=0.1: a tenth)
 fuzz: setup  ## look for bytes that break what reads them (ARGS=--help)
 	@.venv/bin/pip --disable-pip-version-check install -q -e '.[fuzz]'
 	@$(PYTHON) -m tests.fuzz $(ARGS)
+
+fuzz-store: setup  ## try entries of many operations on stores, ten minutes (ARGS=--help)
+	@$(PYTHON) -m tests.fuzz_store $(or $(ARGS),--count 100000 --minutes 10 --seed $$(date -u +%Y%m%d)0000)
 
 scale: setup  ## check made-up histories of 1 and 10 million operations
 	@$(PYTHON) -m analytics.generate.measure

@@ -75,18 +75,20 @@ PATTERNS: Final = ("*", "t.*", "t.>", ">", "*.1")
 PRINCIPALS: Final = ("ann", "bob")
 KEYS: Final = ("k", "l", b"k", "")
 MEMBERS: Final = {"x": "ix", "y": "iy", "z": "iz"}
-ACT_IDS: Final = ("", "", "", "1", "2")
+ACT_IDS: Final = ("1", "2")
+NONSENSE: Final = 0.1  # of what is said is not as the state would have it
 SPANS_MS: Final = (1, 5, 30, 100, 400)  # of ages, expiries, delays and steps of the clocks
 WALL_MS: Final = 10_000  # where the time of day begins
 ENTRIES: Final = (10, 40)
 OPERATIONS: Final = (1, 1, 2, 3, 5, 8, 13)
 LEFT_OUT: Final = 0.4  # of the kinds, and of the limits
 LEVELS_SHARE: Final = 0.15  # of the cases begin at a lower level
+WORK_SHARE: Final = 0.3  # of the cases are of groups, most of all
 USERS_SHARE: Final = 0.3  # of the cases have principals
 STEADY, RESTLESS = "steady", "restless"
-BEFALLS: Final = {
-    STEADY: ("commit", "collect"),
-    RESTLESS: ("commit", "collect", "reopen", "crash", "install"),
+BEFALLS: Final = {  # weights: the last three take a hundred times as long as the others
+    STEADY: {"commit": 1.0, "collect": 1.0},
+    RESTLESS: {"commit": 4.0, "collect": 4.0, "reopen": 1.0, "crash": 2.0, "install": 0.5},
 }
 
 Knobs = Mapping[str, Any]
@@ -168,7 +170,7 @@ class _Drawing:
     rng: random.Random
     reference: Reference
     term: int = 1
-    stamp: Stamp = Stamp(100, WALL_MS)
+    stamp: Stamp = field(default_factory=lambda: Stamp(100, WALL_MS))
     added: Counter[str] = field(default_factory=Counter)  # to each topic, by this entry
     counters: dict[tuple[str, str], int] = field(default_factory=dict)  # of this entry, by lane
 
@@ -176,7 +178,7 @@ class _Drawing:
         rng, self.reference.applied_index = self.rng, 1
         self.level_first = rng.choice((1, 3, 4)) if rng.random() < LEVELS_SHARE else LEVEL_OF_EXPIRY
         self.has_users = rng.random() < USERS_SHARE
-        self.is_full = rng.choice((0.1, 0.5))  # how often a property of something is said
+        self.is_full = rng.choice((0.1, 0.5, 0.9))  # how often a property of something is said
         self.steps = [step for step in (0, *SPANS_MS, 5_000) if rng.random() > LEFT_OUT] or [0]
         self.topics = rng.sample(TOPICS, rng.choice((1, 2, 2, 3, 4)))
         self.clients = rng.sample(CLIENTS, rng.choice((1, 2, 3)))
@@ -184,8 +186,8 @@ class _Drawing:
             self._subscribe: 3, self._unsubscribe: 1, self._seek: 2, self._put: 8, self._advance: 5,
             self._register: 1, self._subscribe_pattern: 1, self._unsubscribe_pattern: 0.5,
             self._make_group: 2, self._end_group: 0.5, self._take: 6, self._drop_group: 0.3,
-            self._seek_group: 1, self._drop_subscription: 0.3, self._drop_client: 0.3,
-            self._purge: 1.5, self._set_topic: 3, self._delete_topic: 0.7, self._forget: 0.5,
+            self._seek_group: 2, self._drop_subscription: 0.3, self._drop_client: 0.15,
+            self._purge: 1.5, self._set_topic: 3, self._delete_topic: 0.7, self._forget: 0.3,
             self._hear: 0.3, self._change_user: 0.5 * self.has_users, self._others: 0.3,
         }  # fmt: skip
         self.kinds = {
@@ -193,6 +195,8 @@ class _Drawing:
             for kind, weight in kinds.items()
             if rng.random() > LEFT_OUT or kind in (self._put, self._subscribe)
         }
+        if rng.random() < WORK_SHARE:
+            self.kinds |= {self._take: 15, self._make_group: 3}
 
     def entries(self) -> Iterator[Entry]:
         """Yield them; the first ones found the cluster."""
@@ -208,9 +212,9 @@ class _Drawing:
         rng, has_times = self.rng, self.reference.level.now >= LEVEL_OF_PROPERTIES
         stamp = self.stamp if has_times else Stamp(self.stamp.ms)
         befalls = [
-            (which, rng.choice(kinds), rng.choice((1, 1, 2, 100)))
+            (which, what, rng.choice((1, 1, 2, 100)))
             for which, kinds in BEFALLS.items()
-            for _ in range(rng.choice((0, 0, 1, 2)))
+            for what in rng.choices([*kinds], [*kinds.values()], k=rng.choice((0, 0, 0, 1, 2)))
         ]
         entry = Entry(self.term, stamp, tuple(operations), tuple(befalls), rng.getrandbits(32))
         index = self.reference.applied_index + 1
@@ -251,8 +255,15 @@ class _Drawing:
         """Return one of the values, or None: it is not said."""
         return self.rng.choice(values) if self.rng.random() < self.is_full else None
 
-    def _client(self) -> str:
-        return STRANGER if self.rng.random() < 0.02 else self.rng.choice(self.clients)
+    def _is_nonsense(self) -> bool:
+        return self.rng.random() < NONSENSE
+
+    def _client(self, is_known: bool = True) -> str:
+        """Return a client, mostly one that there is, or that there is not."""
+        if self.rng.random() < 0.01:
+            return STRANGER
+        found = [each for each in self.clients if (self._known(each) is not None) == is_known]
+        return self.rng.choice(self.clients if self._is_nonsense() or not found else found)
 
     def _topic(self) -> str:
         return self.rng.choice(self.topics)
@@ -265,11 +276,23 @@ class _Drawing:
 
     def _who(self) -> tuple[str, int | None]:
         """Return a client, and the epoch of its process: mostly the right one, or none."""
-        rng, client_id = self.rng, self._client()
+        client_id = self._client()
+        return client_id, self._epoch(client_id)
+
+    def _subscriber(self, topic: str) -> tuple[str, int | None]:
+        """Return the same of somebody who subscribes to a topic, if anybody does."""
+        found = self.reference.topics.get(topic)
+        if found is None or not found.subscribers.now or self._is_nonsense():
+            return self._who()
+        client_id = self.rng.choice(sorted(found.subscribers.now))
+        return client_id, self._epoch(client_id)
+
+    def _epoch(self, client_id: str) -> int | None:
         known = self._known(client_id)
-        if known is None or rng.random() < 0.6:
-            return client_id, None
-        return client_id, max(0, known.epoch.now + rng.choice((0, 0, 0, 0, 1, -1)))
+        if known is None or self.rng.random() < 0.5:
+            return None
+        other = self.rng.choice((1, -1)) if self._is_nonsense() else 0
+        return max(0, known.epoch.now + other)
 
     def _sequence(self, client_id: str) -> int | None:
         known = self._known(client_id)
@@ -316,13 +339,14 @@ class _Drawing:
     def _act(self) -> tuple[bool, str | None, str, int]:
         """Return `is_root`, `principal`, `act_id` and `at_ms` of an act."""
         rng = self.rng
-        return rng.random() < 0.8, self._principal(), rng.choice(ACT_IDS), self.stamp.wall_ms
+        act_id = rng.choice(ACT_IDS) if self._is_nonsense() else ""
+        return not self._is_nonsense(), self._principal(), act_id, self.stamp.wall_ms
 
     # --- operations -------------------------------------------------------------------------------
 
     def _register(self) -> Operation:
-        rng, client_id = self.rng, self._client()
-        fresh = (self._known(client_id) is None) != (rng.random() < 0.1)
+        rng, client_id = self.rng, self._client(is_known=self.rng.random() < 0.3)
+        fresh = (self._known(client_id) is None) != self._is_nonsense()
         sequence, nonce = self._sequence(client_id), rng.choice(("", "n", "m"))
         return Register(client_id, fresh, sequence, nonce, self._principal())
 
@@ -332,12 +356,14 @@ class _Drawing:
         return Subscribe(client_id, epoch, topic, sequence, self._principal(), start)
 
     def _unsubscribe(self) -> Operation:
-        client_id, epoch = self._who()
+        topic = self._topic()
+        client_id, epoch = self._subscriber(topic)
         sequence = self._sequence(client_id)
-        return Unsubscribe(client_id, epoch, self._topic(), sequence, self._principal())
+        return Unsubscribe(client_id, epoch, topic, sequence, self._principal())
 
     def _seek(self) -> Operation:
-        (client_id, epoch), topic = self._who(), self._topic()
+        topic = self._topic()
+        client_id, epoch = self._subscriber(topic)
         sequence, start = self._sequence(client_id), self._start(topic)
         return Seek(client_id, epoch, topic, sequence, start, self._principal())
 
@@ -365,7 +391,7 @@ class _Drawing:
         producer = known.producers.get(lane) if known else None
         last = -1 if producer is None else producer.counter.now
         last = self.counters.get((client_id, lane), last)
-        counter = max(0, last + rng.choice((1, 1, 1, 1, 1, 1, 1, 1, 2, 0, -1)))
+        counter = max(0, last + (rng.choice((2, 0, -1)) if self._is_nonsense() else 1))
         if counter == last + 1:
             self.counters[client_id, lane] = last + len(batch)
         has_properties = any(isinstance(each, Enveloped) for each in batch)
@@ -389,23 +415,26 @@ class _Drawing:
         return Enveloped(envelope + data) if envelope else data
 
     def _advance(self) -> Operation:
-        rng, (client_id, epoch) = self.rng, self._who()
+        rng, (client_id, epoch) = self.rng, self._subscriber(self._topic())
         names = rng.sample(self.topics, rng.randint(1, len(self.topics)))
         known = self._known(client_id)
-        if known is not None and rng.random() < 0.8:
-            names = [*known.topics_at(self.reference.applied_index)] or names[:1]
-        cursors = {name: self._id(name) for name in names}
+        if known is not None and not self._is_nonsense():
+            own = [*known.topics_at(self.reference.applied_index)]
+            names = rng.sample(own, rng.randint(1, len(own))) if own else names[:1]
+        cursors = {name: min(self._end(name), self._id(name)) for name in names}
         placed = known.placed_at(self.reference.applied_index) if known else {}
         placed = {name: placed[name] for name in cursors if name in placed}
-        if rng.random() < 0.1:  # of what this entry has placed
+        if self._is_nonsense():  # but for what this entry has placed
             placed = dict.fromkeys(cursors, self.reference.applied_index + 1)
         return Advance(client_id, epoch, cursors, self._principal(), placed)
 
     def _make_group(self) -> Operation:
         rng, (client_id, epoch), topic = self.rng, self._who(), self._topic()
         others = [each for each in self.topics if each != topic]
-        max_attempts = self._said(0, 1, 2)
-        dead_letter = self._said("", *others) if max_attempts else self._said("")
+        max_attempts = self._said(0, 1, 1, 2)
+        dead_letter = self._said("")
+        if max_attempts and others and not self._is_nonsense():
+            dead_letter = rng.choice(others)
         return MakeGroup(
             client_id, epoch, topic, self._sequence(client_id), rng.choice(GROUPS),
             self._said(LEASE_MS_MIN, 3 * LEASE_MS_MIN), max_attempts, dead_letter,
@@ -420,11 +449,13 @@ class _Drawing:
     def _group(self) -> tuple[str, str]:
         """Return the topic and the name of a group, mostly of one that there is."""
         rng, known = self.rng, sorted(self.reference.groups)
-        if known and rng.random() < 0.9:
+        if known and not self._is_nonsense():
             return rng.choice(known)
         return self._topic(), rng.choice(GROUPS)
 
     def _take(self) -> Operation:
+        if not self.reference.groups and not self._is_nonsense():
+            return self._make_group()
         rng, (client_id, epoch), (topic, name) = self.rng, self._who(), self._group()
         group = self.reference.groups.get((topic, name))
         number = None
@@ -464,32 +495,31 @@ class _Drawing:
 
     def _purge(self) -> Operation:
         topic = self._topic()
-        return Purge(topic, self._id(topic), *self._act())
+        return Purge(topic, min(self._end(topic), self._id(topic)), *self._act())
 
     def _set_topic(self) -> Operation:
         rng, topic = self.rng, self._topic()
         found = self.reference.topics.get(topic)
-        has_policy = found is not None and found.policy.now is not None
-        parts: dict[str, Any] = {}
-        is_compacted = rng.random() < 0.3
-        if rng.random() < 0.8:
+        policy = None if found is None else found.policy.now
+        is_new = (policy is None) != self._is_nonsense()
+        is_compacted = rng.random() < 0.4 if policy is None else policy.compact
+        parts: dict[str, Any] = {"compact": True} if is_new and is_compacted else {}
+        if is_compacted != self._is_nonsense() or rng.random() < 0.8:
             keep = rng.choice(COMPACT_KEEPS if is_compacted else KEEPS)
             amount = 0 if keep in (UNREAD, FOREVER) else rng.choice((1, 3, 30, 100, 400))
             parts |= {"keep": keep, "amount": amount}
-        if is_compacted or rng.random() < 0.1:
-            parts["compact"] = is_compacted
         if rng.random() < self.is_full:
             parts["max_bytes"] = rng.choice((0, 5, 30, 100, 300))
-            if not is_compacted:
+            if parts["max_bytes"] and not is_compacted:
                 parts["when_full"] = rng.choice(WHEN_FULL)
         others = [each for each in self.topics if each != topic]
         dead_letter = self._said("", *others)
         if dead_letter is not None:
             parts["dead_letter"] = dead_letter
-        return SetTopic(topic, parts, has_policy == (rng.random() < 0.1), *self._act())
+        return SetTopic(topic, parts, is_new, *self._act())
 
     def _delete_topic(self) -> Operation:
-        return DeleteTopic(self._topic(), self.rng.random() < 0.8, *self._act())
+        return DeleteTopic(self._topic(), not self._is_nonsense(), *self._act())
 
     def _hear(self) -> Operation:
         return Hear(self.rng.sample(self.clients, self.rng.randint(0, len(self.clients))))

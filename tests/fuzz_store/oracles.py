@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,18 +25,18 @@ from chaos.simulation.checks.upkeep import miscounted, out_of_date
 from chaos.simulation.plan.limits import limited
 from cluster.log.entries import FIRST_INDEX
 from cluster.store import rows, snapshots, tables
-from cluster.store.commands import Operation, Stamp, encode, misfit
-from cluster.store.outcomes import Delivery, Done, Looked, Outcome, Refused
+from cluster.store.commands import encode, misfit
+from cluster.store.outcomes import Delivery, Looked, Outcome
 from cluster.store.store import Store
 from flotilla_client.protocol import unpack
-from tests.fuzz_store.cases import MEMBERS, PRINCIPALS, RESTLESS, STEADY, Befall, Case, Entry
+from tests.fuzz_store.cases import MEMBERS, PRINCIPALS, RESTLESS, STEADY, Case, Entry
 from tests.unit.store_bench import views
 
-ENTRY_S_MAX: Final = 10  # one that takes longer is a finding: it may never end
-CHECKED_SHARE: Final = 0.15  # of the entries, behind which all of the stores is compared
+ENTRY_S_MAX: Final = 10.0  # one that takes longer is a finding: it may never end
+CHECKED_SHARE: Final = 0.1  # of the entries, behind which all of the stores is compared
 READS: Final = 4  # behind an entry
 LOOKS_MAX: Final = 1_000  # until a read has an answer
-ALL: Final = 1 << 40
+SERVED_SHARE: Final = 0.5  # of what is read of any topic is said to be sent
 
 
 class Wrong(AssertionError):
@@ -62,7 +61,7 @@ def finding_of(case: Case) -> Finding | None:
                 with _bounded():
                     trial.take(entry)
             trial.compare()
-        except Exception as error:  # whatever it is: that is what is looked for
+        except Exception as error:  # noqa: BLE001 - whatever it is: that is what is looked for
             return Finding(trial.taken, *_told(error))
         finally:
             trial.close()
@@ -71,16 +70,18 @@ def finding_of(case: Case) -> Finding | None:
 
 @contextmanager
 def _bounded() -> Iterator[None]:
+    """Have what takes too long of the processor's time raise."""
+
     def over(*_: object) -> None:
         raise Wrong(f"an entry takes longer than {ENTRY_S_MAX} s")
 
-    before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(ENTRY_S_MAX)
+    before = signal.signal(signal.SIGPROF, over)
+    signal.setitimer(signal.ITIMER_PROF, ENTRY_S_MAX)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _told(error: Exception) -> tuple[str, str]:
@@ -218,37 +219,37 @@ class Trial:
     def _read(self, rng: random.Random) -> None:
         """Read as clients do, from both stores: it raises nothing, and is what was published."""
         steady, restless = self._stores[STEADY], self._stores[RESTLESS]
-        topics = [*self._reference.topics]
-        clients = [*self._reference.clients]
-        for _ in range(READS if topics and clients else 0):
-            topic, client_id = rng.choice(topics), rng.choice(clients)
-            end = self._reference.last_id_at(topic, self._reference.applied_index)
-            last_id = rng.choice((None, rng.randint(0, end + 1)))
-            bounds = rng.choice((1, 2, 100)), rng.choice((1, 60, 100_000))
-            placed = steady.placed(client_id).get(topic, 0) if rng.random() < 0.9 else 1
-            hows = rng.random() < 0.9, {}, rng.random() < 0.5
-            ids = {name: rng.randint(0, 9) for name in topics if rng.random() < 0.2}
-            principal = rng.choice((None, *PRINCIPALS))
-            reads: tuple[Callable[[Store, Any], Any], ...] = (
-                lambda store, how: store.read(client_id, topic, last_id, *bounds, placed, *how),
-                lambda store, how: store.read_from(topic, last_id or 1, *bounds, *how),
-                lambda store, how: store.read_any(
-                    client_id, ids, *bounds, principal, store.placed(client_id), *how
-                ),
-            )
-            for place, read in enumerate(reads):
-                found, other = (_answer(read, store, hows) for store in (steady, restless))
-                if place < 2 and found != other:
+        if not self._reference.topics or not self._reference.clients:
+            return
+        for _ in range(READS):
+            asked = self._drawn(rng)
+            for read in (_Asked.own, _Asked.anybodys):
+                found, other = (_answer(read, asked, store) for store in (steady, restless))
+                if found != other:
                     raise Wrong(f"two stores answer a read: {found} and {other}")
-                if place == 2 and isinstance(found, Delivery) and found.count:
-                    if rng.random() < 0.5:
-                        steady.note_turn(client_id, found.topic)
-                if isinstance(found, Delivery):
-                    self._is_as_published(found)
+                self._is_as_published(found)
+            for store in (steady, restless):  # whose turn it is depends on what was served
+                self._is_as_published(found := _answer(_Asked.any_topic, asked, store))
+                if isinstance(found, Delivery) and found.count and rng.random() < SERVED_SHARE:
+                    store.note_turn(asked.client_id, found.topic)
         self._read_leases(rng)
 
-    def _is_as_published(self, found: Delivery) -> None:
-        if not found.count:
+    def _drawn(self, rng: random.Random) -> _Asked:
+        topics = sorted(self._reference.topics)
+        topic, client_id = rng.choice(topics), rng.choice(sorted(self._reference.clients))
+        end = self._reference.last_id_at(topic, self._reference.applied_index)
+        return _Asked(
+            client_id,
+            topic,
+            rng.choice((None, rng.randint(0, end + 1))),
+            {name: rng.randint(0, 9) for name in topics if rng.random() < 0.2},
+            rng.choice((None, *PRINCIPALS)),
+            (rng.choice((1, 2, 100)), rng.choice((1, 60, 100_000))),
+            {"knows_expiry": rng.random() < 0.9, "knows_runs": rng.random() < 0.5},
+        )
+
+    def _is_as_published(self, found: Any) -> None:
+        if not isinstance(found, Delivery) or not found.count:
             return
         topic = self._reference.topics[found.topic]
         ids = [*range(found.first_id, found.first_id + found.count)]
@@ -275,11 +276,44 @@ class Trial:
                     raise Wrong(f"two stores answer a take: {found[0]} and {found[1]}")
 
 
-def _answer(read: Callable[[Store, Any], Any], store: Store, how: tuple[bool, Any, bool]) -> Any:
+@dataclass(frozen=True)
+class _Asked:
+    """What a client asks for: `bounds` are a count and bytes, `hows` what it knows."""
+
+    client_id: str
+    topic: str
+    last_id: int | None
+    last_ids: dict[str, int]
+    principal: str | None
+    bounds: tuple[int, int]
+    hows: dict[str, bool]
+
+    def own(self, store: Store, looked: dict[str, Looked]) -> Any:
+        """Ask for what it has not got of a topic."""
+        placed = store.placed(self.client_id).get(self.topic, 0)
+        who = self.client_id, self.topic, self.last_id
+        return store.read(*who, *self.bounds, placed, looked=looked, **self.hows)
+
+    def anybodys(self, store: Store, looked: dict[str, Looked]) -> Any:
+        """Ask for what the topic holds."""
+        return store.read_from(
+            self.topic, self.last_id or 1, *self.bounds, looked=looked, **self.hows
+        )
+
+    def any_topic(self, store: Store, looked: dict[str, Looked]) -> Any:
+        """Ask for what it has not got of any topic."""
+        placed = store.placed(self.client_id)
+        who = self.client_id, self.last_ids
+        return store.read_any(
+            *who, *self.bounds, self.principal, placed, looked=looked, **self.hows
+        )
+
+
+def _answer(read: Callable[[_Asked, Store, Any], Any], asked: _Asked, store: Store) -> Any:
     """Ask until there is an answer."""
     looked: dict[str, Looked] = {}
     for _ in range(LOOKS_MAX):
-        found = read(store, (how[0], looked, how[2]))
+        found = read(asked, store, looked)
         if not isinstance(found, Looked):
             return found
         looked[found.topic] = found

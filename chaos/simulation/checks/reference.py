@@ -156,10 +156,14 @@ class ReferencePattern:
 
 def fits_pattern(pattern: str, topic: str) -> bool:
     """Return whether a topic is of a pattern; one that looks like a pattern itself is of none."""
+    return not set("*>") & set(topic) and _fits(pattern, topic)
+
+
+def _fits(pattern: str, name: str) -> bool:
     *words, last = pattern.split(".")
     each = [r"[^.]*" if word == "*" else re.escape(word) for word in words]
     each.append({"*": r"[^.]*", ">": r".*"}.get(last, re.escape(last)))
-    return not set("*>") & set(topic) and bool(re.fullmatch(r"\.".join(each), topic, re.DOTALL))
+    return bool(re.fullmatch(r"\.".join(each), name, re.DOTALL))
 
 
 @dataclass(slots=True)
@@ -403,14 +407,9 @@ class ReferenceUser:
 
     def has(self, right: str, topic: str) -> bool:
         """Return whether it may publish or subscribe to a topic."""
-        return any(_fits(right, topic, each) for each in self.may) and not any(
-            _fits(right, topic, each) for each in self.may_not
-        )
-
-
-def _fits(right: str, topic: str, rule: tuple[str, str]) -> bool:
-    """Return whether a rule is about that; `>` and `*` are the only patterns of a simulation."""
-    return rule[0] == right and (rule[1] in (topic, ">") or (rule[1] == "*" and "." not in topic))
+        return any(
+            kind == right and _fits(pattern, topic) for kind, pattern in self.may
+        ) and not any(kind == right and _fits(pattern, topic) for kind, pattern in self.may_not)
 
 
 ReferenceUsers = Mapping[str, ReferenceUser]
