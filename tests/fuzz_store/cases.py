@@ -178,7 +178,10 @@ class _Drawing:
         rng, self.reference.applied_index = self.rng, 1
         self.level_first = rng.choice((1, 3, 4)) if rng.random() < LEVELS_SHARE else LEVEL_OF_EXPIRY
         self.has_users = rng.random() < USERS_SHARE
-        self.is_full = rng.choice((0.1, 0.5, 0.9))  # how often a property of something is said
+        # How often something is said of groups and policies, and of publications.
+        self.is_full, self.has_key, self.expires, self.waits, self.is_compacted = (
+            rng.choice((0.05, 0.3, 0.9)) for _ in range(5)
+        )
         self.steps = [step for step in (0, *SPANS_MS, 5_000) if rng.random() > LEFT_OUT] or [0]
         self.topics = rng.sample(TOPICS, rng.choice((1, 2, 2, 3, 4)))
         self.clients = rng.sample(CLIENTS, rng.choice((1, 2, 3)))
@@ -384,7 +387,7 @@ class _Drawing:
     def _put(self) -> Operation:
         rng, (client_id, epoch), topic = self.rng, self._who(), self._topic()
         level = self.reference.level.now
-        is_delayed = level >= LEVEL_OF_EXPIRY and rng.random() < self.is_full / 3
+        is_delayed = level >= LEVEL_OF_EXPIRY and rng.random() < self.waits / 2
         lane = lane_of(topic, is_delayed)
         batch = [self._publication(level, is_delayed) for _ in range(rng.choice((1, 1, 2, 4)))]
         known = self._known(client_id)
@@ -407,11 +410,12 @@ class _Drawing:
         data = b"." + rng.randbytes(rng.choice((0, 1, 3, 10, 40)))
         if level < LEVEL_OF_PROPERTIES:
             return data
-        key = self._said(*KEYS)
+        key = rng.choice(KEYS) if rng.random() < self.has_key else None
         headers = {"h": "v" * rng.choice((1, 30))} if rng.random() < self.is_full / 4 else {}
-        expires = self._said(*SPANS_MS) if level >= LEVEL_OF_EXPIRY else None
+        expires = rng.choice(SPANS_MS) if rng.random() < self.expires else 0
+        expires = expires if level >= LEVEL_OF_EXPIRY else 0
         delay = rng.choice(SPANS_MS) if is_delayed else 0
-        envelope = encode(Properties(key, headers, expires or 0, delay))
+        envelope = encode(Properties(key, headers, expires, delay))
         return Enveloped(envelope + data) if envelope else data
 
     def _advance(self) -> Operation:
@@ -502,7 +506,7 @@ class _Drawing:
         found = self.reference.topics.get(topic)
         policy = None if found is None else found.policy.now
         is_new = (policy is None) != self._is_nonsense()
-        is_compacted = rng.random() < 0.4 if policy is None else policy.compact
+        is_compacted = rng.random() < self.is_compacted if policy is None else policy.compact
         parts: dict[str, Any] = {"compact": True} if is_new and is_compacted else {}
         if is_compacted != self._is_nonsense() or rng.random() < 0.8:
             keep = rng.choice(COMPACT_KEEPS if is_compacted else KEEPS)

@@ -227,9 +227,9 @@ class Trial:
                 found, other = (_answer(read, asked, store) for store in (steady, restless))
                 if found != other:
                     raise Wrong(f"two stores answer a read: {found} and {other}")
-                self._is_as_published(found)
+                self._is_as_published(asked, found)
             for store in (steady, restless):  # whose turn it is depends on what was served
-                self._is_as_published(found := _answer(_Asked.any_topic, asked, store))
+                self._is_as_published(asked, found := _answer(_Asked.any_topic, asked, store))
                 if isinstance(found, Delivery) and found.count and rng.random() < SERVED_SHARE:
                     store.note_turn(asked.client_id, found.topic)
         self._read_leases(rng)
@@ -248,7 +248,18 @@ class Trial:
             {"knows_expiry": rng.random() < 0.9, "knows_runs": rng.random() < 0.5},
         )
 
-    def _is_as_published(self, found: Any) -> None:
+    def _is_as_published(self, asked: _Asked, found: Any) -> None:
+        """See that what is delivered was published, and that what is told to be gone is."""
+        told = found.passed if isinstance(found, Delivery) else found
+        if told is not None and "first_id" in told.details:
+            name, last_id = told.details.get("topic", asked.topic), told.details["last_id"]
+            there = [
+                id_
+                for id_ in range(told.details["first_id"], last_id + 1)
+                if not self._is_gone(name, id_)
+            ]
+            if there or (isinstance(found, Delivery) and found.first_id != last_id + 1):
+                raise Wrong(f"a reader is told what is not so: {found}, {there} are there")
         if not isinstance(found, Delivery) or not found.count:
             return
         topic = self._reference.topics[found.topic]
@@ -256,8 +267,18 @@ class Trial:
         for first, count in found.runs:
             ids += range(first, first + count)
         published = [topic.publications[id_][1] for id_ in ids]
-        if unpack(found.lengths, found.data) != published:
+        if unpack(found.lengths, found.data) != published or any(
+            self._is_gone(found.topic, id_) for id_ in ids
+        ):
             raise Wrong(f"a delivery is not what was published: {found}, not {published}")
+
+    def _is_gone(self, name: str, id_: int) -> bool:
+        reference, index = self._reference, self._reference.applied_index
+        return (
+            id_ < reference.first_id_at(name, index)
+            or reference.is_over_at(name, id_, index)
+            or reference.is_compacted_at(name, id_, index)
+        )
 
     def _read_leases(self, rng: random.Random) -> None:
         """Read what each has of a group, as a take that is repeated would have it read."""
