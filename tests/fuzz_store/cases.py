@@ -96,7 +96,7 @@ Befall = tuple[str, str, int]  # which store, what, how much
 
 
 @dataclass(frozen=True)
-class Entry:
+class DrawnEntry:
     """An entry of the log, what befalls the stores behind it, and a seed of what is read then."""
 
     term: int
@@ -107,12 +107,12 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Case:
+class EntriesCase:
     """Limits (`chaos/simulation/plan/limits.py`, and fields of Limits), and entries."""
 
     knobs: Knobs
     limits: Mapping[str, int]
-    entries: tuple[Entry, ...]
+    entries: tuple[DrawnEntry, ...]
 
     def store_limits(self) -> Limits:
         """Return the limits of the stores."""
@@ -124,10 +124,10 @@ class Case:
         return sum(len(entry.operations) for entry in self.entries)
 
 
-def case_of(seed: int) -> Case:
+def case_of(seed: int) -> EntriesCase:
     """Return the case of a seed."""
     rng = random.Random(seed)
-    case = Case(_knobs(rng), _limits(rng), ())
+    case = EntriesCase(_knobs(rng), _limits(rng), ())
     with limited(case.knobs):
         entries = tuple(_Drawing(rng, Reference(case.store_limits())).entries())
     return replace(case, entries=entries)
@@ -201,7 +201,7 @@ class _Drawing:
         if rng.random() < WORK_SHARE:
             self.kinds |= {self._take: 15, self._make_group: 3}
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[DrawnEntry]:
         """Yield them; the first ones found the cluster."""
         founding: list[Operation] = [Register(each, True, None, "") for each in self.clients]
         if self.level_first > 1:
@@ -211,7 +211,7 @@ class _Drawing:
             self._pass()
             yield self._entry(self._operations())
 
-    def _entry(self, operations: Sequence[Operation]) -> Entry:
+    def _entry(self, operations: Sequence[Operation]) -> DrawnEntry:
         rng, has_times = self.rng, self.reference.level.now >= LEVEL_OF_PROPERTIES
         stamp = self.stamp if has_times else Stamp(self.stamp.ms)
         befalls = [
@@ -219,7 +219,7 @@ class _Drawing:
             for which, kinds in BEFALLS.items()
             for what in rng.choices([*kinds], [*kinds.values()], k=rng.choice((0, 0, 0, 1, 2)))
         ]
-        entry = Entry(self.term, stamp, tuple(operations), tuple(befalls), rng.getrandbits(32))
+        entry = DrawnEntry(self.term, stamp, tuple(operations), tuple(befalls), rng.getrandbits(32))
         index = self.reference.applied_index + 1
         self.reference.apply(index, operations, self.term, stamp)
         self.added.clear()

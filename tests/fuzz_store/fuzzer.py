@@ -16,8 +16,8 @@ from typing import Any, Final
 import click
 
 from chaos.simulation.search.shrink import ddmin
-from tests.fuzz_store.cases import Case, case_of
-from tests.fuzz_store.oracles import Finding, finding_of
+from tests.fuzz_store.cases import EntriesCase, case_of
+from tests.fuzz_store.oracles import StoreFinding, finding_of
 
 SHRINK_S_MAX: Final = 120.0  # for one finding
 FOUND_MAX: Final = 5  # places of a run: then it ends
@@ -26,11 +26,13 @@ FOUND_MAX: Final = 5  # places of a run: then it ends
 class Shrinking:
     """Leaves out of a case what does not matter to what it finds."""
 
-    def __init__(self, case: Case, finding: Finding, seconds: float = SHRINK_S_MAX) -> None:
+    def __init__(
+        self, case: EntriesCase, finding: StoreFinding, seconds: float = SHRINK_S_MAX
+    ) -> None:
         self._case, self._place = case, finding.place
         self._end_s = time.monotonic() + seconds
 
-    def smallest(self, entries_max: int) -> Case:
+    def smallest(self, entries_max: int) -> EntriesCase:
         """Return the smallest case found; behind `entries_max` entries there is nothing to see."""
         self._takes(replace(self._case, entries=self._case.entries[:entries_max]))
         before = None
@@ -48,7 +50,7 @@ class Shrinking:
         for name in ("knobs", "limits"):
             ddmin([*getattr(self._case, name).items()], partial(self._takes_limits, name))
 
-    def _takes(self, smaller: Case) -> bool:
+    def _takes(self, smaller: EntriesCase) -> bool:
         """Go on with a smaller case if it comes to the same place."""
         found = finding_of(smaller) if time.monotonic() < self._end_s else None
         if found is None or found.place != self._place:
@@ -65,7 +67,7 @@ class Shrinking:
         return self._takes(replace(self._case, **{name: dict(left)}))
 
 
-def told(seed: int, case: Case, finding: Finding) -> Iterator[str]:
+def told(seed: int, case: EntriesCase, finding: StoreFinding) -> Iterator[str]:
     """Yield the lines that a person reads of a finding."""
     yield f"seed {seed}: {finding.text}"
     yield f"  {case.size} operations in {len(case.entries)} entries; {case.knobs} {case.limits}"

@@ -29,7 +29,7 @@ from cluster.store.commands import encode, misfit
 from cluster.store.outcomes import Delivery, Looked, Outcome
 from cluster.store.store import Store
 from flotilla_client.protocol import unpack
-from tests.fuzz_store.cases import MEMBERS, PRINCIPALS, RESTLESS, STEADY, Case, Entry
+from tests.fuzz_store.cases import MEMBERS, PRINCIPALS, RESTLESS, STEADY, DrawnEntry, EntriesCase
 from tests.unit.store_bench import views
 
 ENTRY_S_MAX: Final = 10.0  # one that takes longer is a finding: it may never end
@@ -44,7 +44,7 @@ class Wrong(AssertionError):
 
 
 @dataclass(frozen=True)
-class Finding:
+class StoreFinding:
     """What a case has come to, and by which entry; `place` tells one defect from another."""
 
     entry: int
@@ -52,17 +52,17 @@ class Finding:
     text: str
 
 
-def finding_of(case: Case) -> Finding | None:
+def finding_of(case: EntriesCase) -> StoreFinding | None:
     """Run a case; return what is wrong, None if all is right."""
     with limited(case.knobs), tempfile.TemporaryDirectory() as directory:
-        trial = Trial(case, Path(directory))
+        trial = StoreTrial(case, Path(directory))
         try:
             for entry in case.entries:
                 with _bounded():
                     trial.take(entry)
             trial.compare()
         except Exception as error:  # noqa: BLE001 - whatever it is: that is what is looked for
-            return Finding(trial.taken, *_told(error))
+            return StoreFinding(trial.taken, *_told(error))
         finally:
             trial.close()
     return None
@@ -98,10 +98,10 @@ def _told(error: Exception) -> tuple[str, str]:
     return place, f"{type(error).__name__}: {error}\n  by {' > '.join(frames)}"
 
 
-class Trial:
+class StoreTrial:
     """A case under way: `taken` entries of it."""
 
-    def __init__(self, case: Case, directory: Path) -> None:
+    def __init__(self, case: EntriesCase, directory: Path) -> None:
         self._limits, self._directory = case.store_limits(), directory
         self.taken = 0
         self._reference = Reference(self._limits)
@@ -125,7 +125,7 @@ class Trial:
 
     # --- an entry ---------------------------------------------------------------------------------
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: DrawnEntry) -> None:
         """Carry it out everywhere, and look at everything that is quick."""
         self.taken += 1
         index, stamp, operations = FIRST_INDEX + self.taken, entry.stamp, entry.operations
@@ -148,7 +148,7 @@ class Trial:
         if rng.random() < CHECKED_SHARE:
             self.compare()
 
-    def _judge(self, index: int, entry: Entry, outcomes: list[Outcome]) -> None:
+    def _judge(self, index: int, entry: DrawnEntry, outcomes: list[Outcome]) -> None:
         """Compare what the operations came to with what the reference says."""
         results = self._reference.apply(index, entry.operations, entry.term, entry.stamp)
         for operation, outcome, result in zip(entry.operations, outcomes, results, strict=True):
@@ -223,22 +223,22 @@ class Trial:
             return
         for _ in range(READS):
             asked = self._drawn(rng)
-            for read in (_Asked.own, _Asked.anybodys):
+            for read in (_ReadAsked.own, _ReadAsked.anybodys):
                 found, other = (_answer(read, asked, store) for store in (steady, restless))
                 if found != other:
                     raise Wrong(f"two stores answer a read: {found} and {other}")
                 self._is_as_published(asked, found)
             for store in (steady, restless):  # whose turn it is depends on what was served
-                self._is_as_published(asked, found := _answer(_Asked.any_topic, asked, store))
+                self._is_as_published(asked, found := _answer(_ReadAsked.any_topic, asked, store))
                 if isinstance(found, Delivery) and found.count and rng.random() < SERVED_SHARE:
                     store.note_turn(asked.client_id, found.topic)
         self._read_leases(rng)
 
-    def _drawn(self, rng: random.Random) -> _Asked:
+    def _drawn(self, rng: random.Random) -> _ReadAsked:
         topics = sorted(self._reference.topics)
         topic, client_id = rng.choice(topics), rng.choice(sorted(self._reference.clients))
         end = self._reference.last_id_at(topic, self._reference.applied_index)
-        return _Asked(
+        return _ReadAsked(
             client_id,
             topic,
             rng.choice((None, rng.randint(0, end + 1))),
@@ -248,7 +248,7 @@ class Trial:
             {"knows_expiry": rng.random() < 0.9, "knows_runs": rng.random() < 0.5},
         )
 
-    def _is_as_published(self, asked: _Asked, found: Any) -> None:
+    def _is_as_published(self, asked: _ReadAsked, found: Any) -> None:
         """See that what is delivered was published, and that what is told to be gone is."""
         told = found.passed if isinstance(found, Delivery) else found
         if told is not None and "first_id" in told.details:
@@ -298,7 +298,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _ReadAsked:
     """What a client asks for: `bounds` are a count and bytes, `hows` what it knows."""
 
     client_id: str
@@ -330,7 +330,7 @@ class _Asked:
         )
 
 
-def _answer(read: Callable[[_Asked, Store, Any], Any], asked: _Asked, store: Store) -> Any:
+def _answer(read: Callable[[_ReadAsked, Store, Any], Any], asked: _ReadAsked, store: Store) -> Any:
     """Ask until there is an answer."""
     looked: dict[str, Looked] = {}
     for _ in range(LOOKS_MAX):
