@@ -83,6 +83,7 @@ ENTRIES: Final = (10, 40)
 OPERATIONS: Final = (1, 1, 2, 3, 5, 8, 13)
 LEFT_OUT: Final = 0.4  # of the kinds, and of the limits
 LEVELS_SHARE: Final = 0.15  # of the cases begin at a lower level
+TABLES_SHARE: Final = 0.25  # of the cases begin with topics that are compacted
 WORK_SHARE: Final = 0.3  # of the cases are of groups, most of all
 USERS_SHARE: Final = 0.3  # of the cases have principals
 STEADY, RESTLESS = "steady", "restless"
@@ -182,6 +183,9 @@ class _Drawing:
         self.is_full, self.has_key, self.expires, self.waits, self.is_compacted = (
             rng.choice((0.05, 0.3, 0.9)) for _ in range(5)
         )
+        self.is_table = rng.random() < TABLES_SHARE
+        if self.is_table:
+            self.has_key = self.is_compacted = 0.95
         self.steps = [step for step in (0, *SPANS_MS, 5_000) if rng.random() > LEFT_OUT] or [0]
         self.topics = rng.sample(TOPICS, rng.choice((1, 2, 2, 3, 4)))
         self.clients = rng.sample(CLIENTS, rng.choice((1, 2, 3)))
@@ -206,6 +210,9 @@ class _Drawing:
         founding: list[Operation] = [Register(each, True, None, "") for each in self.clients]
         if self.level_first > 1:
             yield self._entry([Raise(self.level_first, True)])
+        if self.is_table and self.level_first == LEVEL_OF_EXPIRY:
+            table = {"keep": FOREVER, "amount": 0, "compact": True}
+            founding += [SetTopic(each, table, True, True) for each in self.topics]
         yield self._entry(founding)
         for _ in range(self.rng.randint(*ENTRIES)):
             self._pass()
