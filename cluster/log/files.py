@@ -62,9 +62,11 @@ class Files:
 
     @staticmethod
     def make_directory(directory: Path) -> None:
-        """Create `directory` and its parents; durable in its parent."""
+        """Create `directory` and its parents; each that is made is durable in its own parent."""
+        made = [each for each in directory.parents if not each.exists()]
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        Files.fsync_directory(directory.parent)
+        for each in (directory, *made):
+            Files.fsync_directory(each.parent)
 
     @staticmethod
     def fsync_directory(directory: Path) -> None:

@@ -30,7 +30,15 @@ _ENTRY = struct.Struct("<QQ")  # index, term; the command follows
 _HARD_STATE = struct.Struct("<QB")  # term, whether there is a vote; the vote follows (UTF-8)
 _COMMIT_HINT = struct.Struct("<Q")
 _OVERHEAD_BYTES = _CRC.size + _HEAD.size
-_PLAUSIBLE = re.compile(rb"(?s).{7}\x00.{4}[\x01-\x04]")
+_PLAUSIBLE = re.compile(
+    rb"(?s).{4}(?:.{3}\x00.{4}[\x01\x04].{6}\x00\x00.{6}\x00\x00[\x00\x01]"
+    rb"|.\x00\x00\x00.{4}[\x02\x03])"
+)
+"""What a record may begin with: an entry's index and term are below 2**48, other kinds are short.
+
+A torn command may be full of what looks like records, and the checksum of each would go over all
+that is behind it: a pattern that fits numbers in rows makes a start take minutes.
+"""
 _COMMAND_TYPE_MAX = 1
 _U32 = 0xFFFFFFFF
 
@@ -161,8 +169,8 @@ class Segment:
         at = self.end + 1
         while found := _PLAUSIBLE.search(data, at):
             at = found.start()
-            end = self._record_end(data, at, at)
-            if end and _HEAD.unpack_from(data, at + _CRC.size)[1] > self.end:
+            durable = _HEAD.unpack_from(data, at + _CRC.size)[1]
+            if self.end < durable <= at and self._record_end(data, at, at):
                 reason = f"bad record, durable before the good one at {at} was made"
                 raise CorruptJournal(self.path, self.end, reason)
             at += 1

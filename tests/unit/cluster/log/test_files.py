@@ -57,6 +57,13 @@ def test_a_directory_that_is_made_is_durable_where_it_stands(
     assert synced == [tmp_path]
 
 
+def test_parents_that_are_made_for_a_directory_are_durable_too(
+    tmp_path: Path, synced: list[Path]
+) -> None:
+    files_module.DISK.make_directory(tmp_path / "srv" / "flotilla" / "data")
+    assert set(synced) == {tmp_path, tmp_path / "srv", tmp_path / "srv" / "flotilla"}
+
+
 def test_a_node_s_first_files_stand_in_directories_that_outlive_a_power_cut(
     tmp_path: Path, synced: list[Path]
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
+from cluster.log import segments
 from cluster.log.segments import (
     COMMIT_HINT,
     ENTRY,
@@ -117,6 +119,28 @@ def test_a_lost_first_page_of_an_unsynced_write_is_a_torn_tail() -> None:
         again = open_journal(torn)
         assert 2 <= again.last_index < 8
         assert len(torn.names[path].data) <= hole
+
+
+def test_a_torn_command_is_looked_through_once_whatever_it_is_full_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    journal = open_journal(disk, segment_bytes=1 << 20)
+    number = 0x4E01  # a record's length, durable size and kind, by its bytes
+    journal.add(b"\0" + number.to_bytes(4, "little") * 10_000, 1, 1)
+    journal.sync()
+    path, data = only_file(disk)
+    checked_bytes = 0
+
+    def counted(part: bytes, value: int = 0) -> int:
+        nonlocal checked_bytes
+        checked_bytes += len(part)
+        return crc32(part, value)
+
+    torn = with_content(path, data[:-1])
+    monkeypatch.setattr(segments, "crc32", counted)
+    assert open_journal(torn).last_index == 0
+    assert checked_bytes < 2 * len(data)
 
 
 def test_damage_is_told_by_any_later_record_and_not_by_the_next_one_alone() -> None:

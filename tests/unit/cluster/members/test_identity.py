@@ -75,6 +75,12 @@ def test_data_without_an_identity_is_refused(tmp_path: Path) -> None:
         Identity.load(tmp_path)
 
 
+def test_the_top_of_a_new_file_system_is_an_empty_directory(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    with DirectoryLock(tmp_path):
+        assert Identity.load(tmp_path) is None
+
+
 @pytest.mark.parametrize("incarnation", [None, "another"])
 def test_a_founder_is_among_the_founders_as_what_it_is(incarnation: str | None) -> None:
     founding = {"b": "x"} | ({} if incarnation is None else {"a": incarnation})
