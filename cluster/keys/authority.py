@@ -48,6 +48,7 @@ from cluster.keys.directory import (
     KeysError,
 )
 from cluster.keys.tls import uri_of
+from cluster.log.files import DISK
 from flotilla_client.errors import KeyUnusable
 from flotilla_client.keys import Key, read_key, z85
 
@@ -420,6 +421,7 @@ def _write(file: Path, text: str) -> None:
         opened.flush()
         os.fsync(descriptor)
     temporary.replace(file)
+    DISK.fsync_directory(file.parent)  # who was revoked stays so, whenever the power fails
 
 
 def _listed(*lines: str) -> str:

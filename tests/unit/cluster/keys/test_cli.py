@@ -82,6 +82,27 @@ def test_files_are_their_owners_alone_whatever_the_umask_is(tmp_path: Path) -> N
     assert {each.name for each in (made / "nodes" / "n1").iterdir()} == set(FILES)
 
 
+def test_who_is_revoked_stays_so_when_the_power_fails(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed: list[Path] = []  # and not durable yet
+    real_replace, real_fsync = Path.replace, os.fsync
+
+    def replace(here: Path, there: Path) -> Path:
+        renamed.append(there.parent)
+        return real_replace(here, there)
+
+    def fsync(descriptor: int) -> None:
+        synced = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        renamed[:] = [each for each in renamed if each != synced]
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(os, "fsync", fsync)
+    run(directory, "revoke", "client", "app")
+    assert renamed == []
+
+
 def test_a_node_gets_no_key_of_the_ca_and_none_of_a_client(directory: Path) -> None:
     text = "".join(file.read_text() for file in (directory / "nodes" / "n1").iterdir())
     ca_key = (directory / "ca.pem").read_text().split("-----BEGIN PRIVATE KEY-----")[1]
