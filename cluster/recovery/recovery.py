@@ -177,6 +177,7 @@ class Recovery:
     def _copy(self) -> None:
         """Copy journal and store: to open the source's would change it."""
         self._discard_unfinished()
+        DISK.make_directory(self._work)  # as a node makes its own, for its owner and group alone
         for part in _PARTS:
             is_needed = part != "journal" or self._with_journal
             if is_needed and not (self._source / part).is_dir():

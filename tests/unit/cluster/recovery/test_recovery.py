@@ -607,3 +607,11 @@ def test_the_new_name_is_short_enough_and_no_other_recovery_chooses_it() -> None
     assert {len(name) for name in names} == {CLUSTER_ID_MAX}
     assert len(names) == 9
     assert len(new_cluster_id(new_cluster_id("orders"))) == len("orders-r12345678")
+
+
+def test_what_is_made_is_for_its_owner_and_group_alone(tmp_path: Path) -> None:
+    source, target = node_data(tmp_path / "n3", [[put(1)]], 1), tmp_path / "new"
+    with Recovery(source, target) as recovery:
+        recovery.finish("new", tuple(MEMBERS))
+    made = [target, *(each for each in target.iterdir() if each.is_dir())]
+    assert [each.stat().st_mode & 0o007 for each in made] == [0, 0, 0]
