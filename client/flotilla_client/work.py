@@ -486,6 +486,12 @@ def take(
 ) -> Steps[set[int]]:
     """TAKE: say what is settled, and bring up to `max_count`; return whose lease was lost."""
     yield from operations.opened()
+    if max_count and book.hand:  # another thread brought it while this one waited for its turn
+        if not book.is_unsaid:
+            return set()
+        max_count, lease_ms, wait_ms = 0, None, 0
+    elif book.given:
+        wait_ms = min(wait_ms, SHORT_WAIT_MS)
     body = book.body(max_count, lease_ms, wait_ms)
     book.sent()
     said = {name: body.get(name) for name in ("number", "lease_ms", "acks", "naks", "extends")}

@@ -23,7 +23,15 @@ from flotilla_client import (
 from flotilla_client.losses import Losses
 from flotilla_client.protocol import ACK, SETTLE_ROWS_MAX, Reply, Request, pack
 from flotilla_client.reading import Owner, this_thread
-from flotilla_client.work import GroupSettings, LeaseBook, WorkItem, WorkLoop, make_group, take
+from flotilla_client.work import (
+    SHORT_WAIT_MS,
+    GroupSettings,
+    LeaseBook,
+    WorkItem,
+    WorkLoop,
+    make_group,
+    take,
+)
 
 LEASE_MS = 1_000
 
@@ -140,6 +148,33 @@ def test_the_first_exchange_of_a_take_tells_its_fate(bench: WorkBench) -> None:
             list(take(operations, bench.book, 10, None, 0))
         numbers.append(bench.book._number)
     assert numbers[1] == numbers[0] + 1
+
+
+def test_who_waited_for_a_turn_asks_for_nothing_that_is_here_by_then(bench: WorkBench) -> None:
+    said: list[dict[str, Any]] = []
+
+    def refused(*about: object) -> Iterator[Any]:
+        raise Unavailable("nothing was sent")
+        yield
+
+    operations: Any = SimpleNamespace(
+        opened=lambda: iter(()),
+        invoke=lambda *about, **said: None,
+        request=lambda kind, topic, body: said.append(body),
+        observed=refused,
+    )
+    assert list(take(operations, bench.book, 10, None, 5_000)) == [], "2 to 5 wait to be handed over"
+    assert said == []
+    one = bench.book.next_item()
+    assert one is not None
+    one.ack()
+    with pytest.raises(Unavailable):
+        list(take(operations, bench.book, 10, 500, 5_000))
+    bench.items()
+    with pytest.raises(Unavailable):
+        list(take(operations, bench.book, 10, 500, 5_000))
+    asked = [(body["max_count"], body["lease_ms"], body["wait_ms"]) for body in said]
+    assert asked == [(0, None, 0), (10, 500, SHORT_WAIT_MS)], "bodies that end must not wait for it"
 
 
 def test_a_refusal_says_nothing_of_what_an_exchange_before_it_came_to(bench: WorkBench) -> None:
