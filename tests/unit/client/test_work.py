@@ -163,7 +163,9 @@ def test_who_waited_for_a_turn_asks_for_nothing_that_is_here_by_then(bench: Work
         request=lambda kind, topic, body: said.append(body),
         observed=refused,
     )
-    assert list(take(operations, bench.book, 10, None, 5_000)) == [], "2 to 5 wait to be handed over"
+    assert list(take(operations, bench.book, 10, None, 5_000)) == [], (
+        "2 to 5 wait to be handed over"
+    )
     assert said == []
     one = bench.book.next_item()
     assert one is not None
