@@ -13,6 +13,7 @@ full, leaves at most operations without an end, never an effect without its oper
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import platform
@@ -155,6 +156,8 @@ class Recorder:
 
     def _write_bytes(self, line: bytes) -> None:
         written = 0
+        if self.is_closed:  # under a thread that its client has waited for in vain
+            raise OSError(errno.EBADF, "it is closed", str(self.path))
         try:
             while written < len(line):
                 written += self._file.write(line[written:])

@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,10 +29,12 @@ from flotilla_client import (
     Publication,
     Purged,
     RecordError,
+    Unavailable,
     cli,
     recording,
 )
 from flotilla_client.observer import Operation, Outcome
+from flotilla_client.pipeline import Pipeline
 from flotilla_client.protocol import GET, PUT
 from flotilla_client.recording import Recorder, Recording, digests
 from flotilla_client.state import State
@@ -256,6 +259,28 @@ def test_what_was_sent_beside_another_operation_is_not_said_not_to_have_been(
             own.on_invoke(operation)
         assert caught.value.definite is definite
     own.close()
+
+
+def test_a_producer_that_outlives_its_client_ends_as_where_the_disk_fails(
+    directory: Path, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, abandon = threading.Event(), Pipeline.abandon
+
+    def late(pipeline: Pipeline) -> None:
+        assert closed.wait(10)
+        abandon(pipeline)
+
+    monkeypatch.setattr(Pipeline, "abandon", late)
+    client = client_of(node, timeout=0.4, record=directory, state_dir=tmp_path / "state")
+    client.subscribe("t")
+    node.script(PUT, *["deaf"] * 20)
+    future = client.producer("t", linger_ms=0).send(b"x")
+    node.await_requests(PUT, 1)
+    client.close()
+    closed.set()
+    error = future.exception(timeout=5)
+    assert isinstance(error, Unavailable | RecordError), "a defect ends its thread with a traceback"
+    assert not error.definite
 
 
 def test_a_put_says_what_expires_under_which_counters_and_ids(
