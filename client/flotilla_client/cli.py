@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import base64
 import functools
+import io
 import os
 import select
 import shutil
@@ -483,6 +484,8 @@ def _shell(client: Client, settings: Any) -> int:
     def topics() -> list[str]:
         return [row.topic for row in client.topics()]
 
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # any bytes, as arguments are
     shell = Shell(execute, topics, Path(settings.state) / directory.HISTORY_NAME)
     try:
         succeeded = shell.run()

@@ -196,3 +196,18 @@ def test_of_a_script_only_the_output_is_shown_and_a_failure_is_the_exit_code(
     if code == 0:
         assert done.stdout == b"subscribed: publications after id 0 will come\n1\nx\n"
         assert done.stderr == b"nothing new\n"
+
+
+def test_a_script_publishes_what_is_no_text_in_the_terminal_s_encoding(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    options = ["-e", node.endpoint, "--state", str(tmp_path / "state")]
+    done = subprocess.run(
+        [sys.executable, "-m", "flotilla_client.cli", *options, "shell"],
+        input=b"sub t\nput t \xff\nput t b\n",
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": "client", "PYTHONIOENCODING": "utf-8:strict"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert node.cluster.topics["t"] == [b"\xff", b"b"]
