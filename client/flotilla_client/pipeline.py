@@ -227,7 +227,9 @@ class Pipeline:
         assert self._exchange is not None, endpoint
         for batch in self._window:
             batch.is_waiting = False
-        self._send_all([b for b in self._window if b.done is None], endpoint, timeout_ms)
+        # What was kept at deadlines may be hundreds: the rest goes when its turn comes.
+        due = [batch for batch in self._window if batch.done is None]
+        self._send_all(due[: self._in_flight_max], endpoint, timeout_ms)
         if not self._window[0].is_waiting:
             self._until_ms = 0.0
             self._act(self._exchange.unsent(self._now_ms(), self._wire.cause))

@@ -153,8 +153,14 @@ class SnapshotFetch:
         return bool(self.source)
 
     def forget_ready(self) -> None:
-        """Go without the copy in `ready`: it is installed, or of no use."""
+        """Go without the copy in `ready`: its file is about to be the database."""
         self.ready = None
+
+    def discard_ready(self) -> None:
+        """Remove the copy in `ready`, if there is one: it is of no use."""
+        if self.ready is not None:
+            self.ready.path.unlink(missing_ok=True)
+            self.ready = None
 
     def start(self, source: str, now: float) -> None:
         """Begin to pull a copy from `source`, unless one is under way or it just refused."""

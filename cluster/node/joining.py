@@ -96,7 +96,6 @@ class Joining:
             return self._found(founding, now)
         copy = context.fetch.ready
         if copy is not None:
-            context.fetch.forget_ready()
             return self._rejoin(copy, now)
         members = [name for name, hello in hellos.items() if hello and not hello.fresh]
         if members:
@@ -115,9 +114,11 @@ class Joining:
         settings, log = self._context.settings, self._context.log
         if copy.members.get(settings.name) != self.identity.incarnation:
             log("copy_too_old", index=copy.index, reason="not admitted in it yet")
+            self._context.fetch.discard_ready()
             return None
         check_level(copy, settings.build)
         self._make_room()
+        self._context.fetch.forget_ready()
         snapshots.install(copy.path, settings.database)
         # Without a founding set: only the founders' may make others members.
         identity = replace(self.identity, started=True, admitted_index=copy.index)

@@ -525,7 +525,7 @@ class Member:
         context, fetch = self._context, self._context.fetch
         copy = fetch.ready
         if copy is None or copy.index <= self.store.applied_index:
-            fetch.forget_ready()
+            fetch.discard_ready()
             fetch.start(leader, self._now)
             return False
         if not context.worker.idle:

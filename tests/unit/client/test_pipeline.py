@@ -225,6 +225,19 @@ def test_who_was_answered_behind_a_silent_one_is_told_when_the_time_of_that_is_o
     assert [entry.counter for entry in bench.state.outbox("t")] == [2, 4]
 
 
+def test_what_was_kept_at_deadlines_is_sent_again_no_faster_than_it_may_be_in_flight(
+    bench: PipelineBench,
+) -> None:
+    known(bench)
+    for _ in range(3):
+        bench.publish("one", "two", "three", "four")
+        bench.wait(DEADLINE_MS)
+    assert len(bench.state.outbox("t")) == 12
+    bench.take()
+    bench.wait(DEADLINE_MS / 3)
+    assert counters(bench.take()) == [2, 3, 4, 5]
+
+
 def test_a_listing_of_several_pages_is_whole(bench: PipelineBench) -> None:
     steps = Operations(bench.state, Silent()).topics(True)
 
