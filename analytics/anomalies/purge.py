@@ -7,7 +7,7 @@ from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.tables import keys
-from analytics.tables.groups import NS_OF_MS, every_take_of
+from analytics.tables.groups import MS_MAX, NS_OF_MS, every_take_of
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
@@ -84,7 +84,9 @@ def _late(tables: Tables) -> DataFrame:
     passed = (F.col("asked_ns") - F.col("put_ns")) * 99
     return (
         gets.join(settled(puts), ["run_id", "topic", "node", "term", "at"])
-        .where((low <= high) & (passed > F.col("run")[2] * (100 * NS_OF_MS)))
+        .where(
+            (low <= high) & (passed > F.least(F.col("run")[2], F.lit(MS_MAX)) * (100 * NS_OF_MS))
+        )
         .groupBy(*ROW)
         .agg(F.min(low).alias("id"))
         .select(*_evidence("late", F.lit(None)))
@@ -147,7 +149,7 @@ def _of_expiry(told: DataFrame, tables: Tables) -> DataFrame:
     # Clocks of two machines may differ by a hundredth in how fast they go.
     passed = (F.col("end_ns") - F.col("invoke_ns")) * 100
     is_early = ~F.col("duplicate") & (F.col("at") == F.col("put_at"))
-    is_early = is_early & (passed < F.col("ms") * (99 * NS_OF_MS))
+    is_early = is_early & (passed < F.least("ms", F.lit(MS_MAX)) * (99 * NS_OF_MS))
     word = F.when(F.col("ms").isNull(), "unsaid").when(is_early, "early")
     return (
         ids.withColumn("ms", ms)

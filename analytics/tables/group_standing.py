@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import few, is_never_any, none_of, settled
-from analytics.tables.groups import GROUP, NO_GROUP, NO_TOPIC, NS_OF_MS, steady_of
+from analytics.tables.groups import GROUP, MS_MAX, NO_GROUP, NO_TOPIC, NS_OF_MS, steady_of
 from analytics.tables.lives import EVER
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
@@ -255,7 +255,10 @@ def still_there(rows: DataFrame, tables: Tables) -> DataFrame:
         "moments",
         lambda moment: (
             (moment["at"] == F.col("put_at"))
-            & ((moment["ns"] - F.col("put_ns")) * 100 < F.col("ms") * (99 * NS_OF_MS))
+            & (
+                (moment["ns"] - F.col("put_ns")) * 100
+                < F.least("ms", F.lit(MS_MAX)) * (99 * NS_OF_MS)
+            )
         ),
     )
     lasts = F.col("ms").isNull() | F.coalesce(is_in_time, F.lit(False))

@@ -27,6 +27,7 @@ OF_INVOKE: Final = (
     *("start", "ordered_by_key", "dead_letter"),
 )
 NS_OF_MS: Final = 1_000_000
+MS_MAX: Final = 90_000_000_000  # 2.8 years, no run's length: a hundred times it in ns has 64 bits
 LEASE_MS: Final = 30_000  # of a group that says none
 OF_END: Final = (
     *("error", "attempt", "token", "leases", "lost", "left_ms", "last_id", "resumed", "letters"),
