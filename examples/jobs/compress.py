@@ -14,7 +14,7 @@ NODES = os.environ.get("FLOTILLA_ENDPOINTS", "127.0.0.1:7001,127.0.0.1:7002,127.
 
 def compress(file: Path, into: Path) -> None:
     """Compress a file; whoever does it twice, or dies in the middle, harms nothing."""
-    aside = into / f"{file.name}.{os.getpid()}"
+    aside = into / f".{file.name}.{os.getpid()}"  # hidden: kill -9 leaves it behind
     aside.write_bytes(gzip.compress(file.read_bytes(), mtime=0))
     aside.replace(into / f"{file.name}.gz")
 
