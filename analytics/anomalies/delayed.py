@@ -11,7 +11,6 @@ from analytics.common.table_store import is_never_any, settled
 from analytics.tables.delays import (
     PUBLICATION,
     ROUNDING_NS,
-    SURELY_NS_A_MS,
     known_ns,
     publications_of,
     singles_of,
@@ -23,6 +22,7 @@ from analytics.tables.owed import came_of, read_of, without_given
 from analytics.tables.runs import LETTER
 from analytics.tables.suspects import OWNER, TIMELINE, TOPIC_BUCKET, only
 from analytics.tables.tables import Tables, with_application
+from analytics.tables.times import SURELY, in_ns
 
 TOPIC = ("run_id", "topic")
 ID = (*TOPIC, "id")
@@ -71,7 +71,7 @@ def _as_it_came(came: DataFrame, known: DataFrame) -> DataFrame:
     both = came.join(known.select(*PUBLICATION, *columns), list(PUBLICATION))
     is_here = (F.col("tried_at") == F.col("at")) & (F.col("sent_ns") != EVER)
     passed = F.when(is_here, F.col("end_ns") - F.col("sent_ns"))
-    least = F.col("ms") * SURELY_NS_A_MS - ROUNDING_NS
+    least = in_ns(F.col("ms"), SURELY) - ROUNDING_NS
     failed = (F.col("chances") == 0) | F.col("is_nowhere")
     of_tries = F.when(F.col("put").isNull(), "phantom").when(failed, "aborted")
     of_time = F.when(passed < 0, "future").when(passed < least, "early")
@@ -263,7 +263,7 @@ def waiting_count(tables: Tables) -> int:
     known = publications_of(tries_of(tables.lanes), came)
     stored = known.where("is_stored").join(tables.moments, ["run_id", "at"])
     passed = F.col("last_ns") - F.col("sent_ns")
-    is_due = F.col("ms").isNull() | (passed > F.col("ms") * SURELY_NS_A_MS)
+    is_due = F.col("ms").isNull() | (passed > in_ns(F.col("ms"), SURELY))
     due = settled(stored.where(is_due))
     lasting = settled(_standing_since(due, tables).where(F.col("until_ns") == FOREVER))
     given = lasting.where(F.col("ids").isNotNull()).withColumn("id", F.explode("ids"))

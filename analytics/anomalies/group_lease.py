@@ -11,7 +11,6 @@ from analytics.tables.groups import (
     GROUP,
     ID,
     LEASE,
-    NS_OF_MS,
     groups_of,
     in_vain,
     is_accepted,
@@ -26,6 +25,7 @@ from analytics.tables.lives import EVER
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, successes_of, with_application
+from analytics.tables.times import NS_OF_MS, SURELY, in_ns
 
 WORKER = (*GROUP, "client_id", "epoch", "at")
 
@@ -67,7 +67,7 @@ def _shared(tables: Tables, leases: DataFrame, said: DataFrame, letters: DataFra
     is_newer = is_newer & (~is_letter | (F.col("new_ns") > F.col("invoke_ns")))
     both = settled(leases.join(newer, list(ID)).where(is_newer & F.col("invoke_ns").isNotNull()))
     told = both.join(others, [*LEASE, "client_id"], "left")
-    until_ns = F.col("invoke_ns") + F.col("left_ms") * NS_OF_MS
+    until_ns = F.col("invoke_ns") + in_ns(F.col("left_ms"))
     extended = F.when(F.col("accepted") > 0, F.col("shortest_ns"))
     held = F.coalesce(extended, F.least("shortest_ns", until_ns))
     held = (F.coalesce("naks", F.lit(0)) == 0) & (F.col("new_ns") < held)
@@ -95,7 +95,7 @@ def _as_newer(given: DataFrame, token: Column) -> DataFrame:
 
 def _until() -> Column:
     """Return until when what a TAKE says of an id lasts at the least."""
-    return F.col("begun_ns") + F.col("ms") * NS_OF_MS
+    return F.col("begun_ns") + in_ns(F.col("ms"))
 
 
 def _soon(leases: DataFrame, said: DataFrame) -> DataFrame:
@@ -105,7 +105,7 @@ def _soon(leases: DataFrame, said: DataFrame) -> DataFrame:
     go.
     """
     naks = said.where((F.col("word") == "naks") & is_accepted())
-    until_ns = F.col("begun_ns") + F.col("ms") * (NS_OF_MS // 100 * 99) - 2 * NS_OF_MS
+    until_ns = F.col("begun_ns") + in_ns(F.col("ms"), SURELY) - 2 * NS_OF_MS
     naks = naks.where(F.col("begun_ns") > EVER).select(
         *ID,
         F.col("token").alias("nak_token"),
@@ -141,7 +141,7 @@ def _refused(tables: Tables, leases: DataFrame, said: DataFrame) -> DataFrame:
         .where(F.col("id") > F.coalesce("purged_id", F.lit(0)))
         .select(*LEASE, *WORKER[3:], F.col("end_ns").alias("told_ns"), F.col("seen").alias("vain"))
     )
-    until_ns = F.col("invoke_ns") + F.col("left_ms") * NS_OF_MS
+    until_ns = F.col("invoke_ns") + in_ns(F.col("left_ms"))
     return (
         leases.join(vain, [*LEASE, *WORKER[3:]])
         .where(F.col("told_ns") < until_ns)

@@ -7,10 +7,11 @@ from analytics.common import intervals
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import is_never_any, none_of, settled
 from analytics.tables import keys
-from analytics.tables.groups import MS_MAX, NS_OF_MS, every_take_of
+from analytics.tables.groups import every_take_of
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
+from analytics.tables.times import SURELY, in_ns
 
 ROW = (*KEY, "client_id", "topic")
 TOLD = (*ROW, "first", "last", "gone_as", "end_ns")
@@ -81,12 +82,10 @@ def _late(tables: Tables) -> DataFrame:
     )
     low = F.greatest("first", "put_first", F.col("run")[0])
     high = F.least("last", "put_last", F.col("run")[1])
-    passed = (F.col("asked_ns") - F.col("put_ns")) * 99
+    passed = (F.col("asked_ns") - F.col("put_ns")) * SURELY
     return (
         gets.join(settled(puts), ["run_id", "topic", "node", "term", "at"])
-        .where(
-            (low <= high) & (passed > F.least(F.col("run")[2], F.lit(MS_MAX)) * (100 * NS_OF_MS))
-        )
+        .where((low <= high) & (passed > in_ns(F.col("run")[2]) * 100))
         .groupBy(*ROW)
         .agg(F.min(low).alias("id"))
         .select(*_evidence("late", F.lit(None)))
@@ -147,9 +146,9 @@ def _of_expiry(told: DataFrame, tables: Tables) -> DataFrame:
     is_its = F.filter("expires", lambda run: F.col("id").between(run[0], run[1]))
     ms = F.get(F.get(is_its, F.lit(0)), F.lit(2))
     # Clocks of two machines may differ by a hundredth in how fast they go.
-    passed = (F.col("end_ns") - F.col("invoke_ns")) * 100
+    passed = F.col("end_ns") - F.col("invoke_ns")
     is_early = ~F.col("duplicate") & (F.col("at") == F.col("put_at"))
-    is_early = is_early & (passed < F.least("ms", F.lit(MS_MAX)) * (99 * NS_OF_MS))
+    is_early = is_early & (passed < in_ns(F.col("ms"), SURELY))
     word = F.when(F.col("ms").isNull(), "unsaid").when(is_early, "early")
     return (
         ids.withColumn("ms", ms)

@@ -18,8 +18,8 @@ from analytics.common.schema import KEY, LANE, OPERATIONS, operation
 from analytics.common.table_store import none_of
 from analytics.tables.lives import EVER
 from analytics.tables.runs import first_of, has_taken, one_host
+from analytics.tables.times import SURELY, in_ns
 
-SURELY_NS_A_MS: Final = 990_000  # clocks of two hosts may differ by a hundredth in how fast they go
 ROUNDING_NS: Final = 2_000_000  # the log's time is told in ms, at both ends of a delay
 WHOSE: Final = ("run_id", "topic", "producer")
 PUBLICATION: Final = (*WHOSE, "counter")
@@ -118,7 +118,7 @@ def first_tries_of(tries: DataFrame) -> DataFrame:
         F.max("most_ms").alias("most_ms"),
     )  # fmt: skip
     is_known = (F.col("least_ms") == F.col("most_ms")) & (F.col("sent_ns") != EVER)
-    least = F.greatest(F.col("least_ms") * SURELY_NS_A_MS - ROUNDING_NS, F.lit(0))
+    least = F.greatest(in_ns(F.col("least_ms"), SURELY) - ROUNDING_NS, F.lit(0))
     due = F.col("sent_ns") + F.coalesce(F.when(is_known, least), F.lit(0))
     here = known.where(F.col("at") == F.col("other_at"))
     return here.select(*PUBLICATION, "at", "sent_ns", due.alias("due_ns"))

@@ -13,11 +13,12 @@ from pyspark.sql import functions as F
 
 from analytics.common.schema import KEY, evidence, operation
 from analytics.common.table_store import few, is_never_any, none_of, settled
-from analytics.tables.groups import GROUP, MS_MAX, NO_GROUP, NO_TOPIC, NS_OF_MS, steady_of
+from analytics.tables.groups import GROUP, NO_GROUP, NO_TOPIC, steady_of
 from analytics.tables.lives import EVER
 from analytics.tables.runs import acknowledged_runs, one_host
 from analytics.tables.suspects import only
 from analytics.tables.tables import Tables, with_application
+from analytics.tables.times import SURELY, in_ns
 
 ROW = (*KEY, "topic", "client_id")
 LEASES_MAX = 4_096
@@ -255,10 +256,7 @@ def still_there(rows: DataFrame, tables: Tables) -> DataFrame:
         "moments",
         lambda moment: (
             (moment["at"] == F.col("put_at"))
-            & (
-                (moment["ns"] - F.col("put_ns")) * 100
-                < F.least("ms", F.lit(MS_MAX)) * (99 * NS_OF_MS)
-            )
+            & (moment["ns"] - F.col("put_ns") < in_ns(F.col("ms"), SURELY))
         ),
     )
     lasts = F.col("ms").isNull() | F.coalesce(is_in_time, F.lit(False))

@@ -16,6 +16,7 @@ from analytics.common import intervals
 from analytics.common.schema import DIGEST_DIGITS, KEY, OF_GROUPS, operation
 from analytics.tables.lives import EVER
 from analytics.tables.runs import one_host
+from analytics.tables.times import in_ns
 
 GROUP: Final = ("run_id", "topic", "group")
 ID: Final = (*GROUP, "id")
@@ -26,8 +27,6 @@ OF_INVOKE: Final = (
     *("group", "number", "max_count", "max_attempts", "lease_ms", "acks", "naks", "extends"),
     *("start", "ordered_by_key", "dead_letter"),
 )
-NS_OF_MS: Final = 1_000_000
-MS_MAX: Final = 90_000_000_000  # 2.8 years, no run's length: a hundred times it in ns has 64 bits
 LEASE_MS: Final = 30_000  # of a group that says none
 OF_END: Final = (
     *("error", "attempt", "token", "leases", "lost", "left_ms", "last_id", "resumed", "letters"),
@@ -248,7 +247,7 @@ def may_hide() -> Column:
     """Return `may_hide`, of a group's rows: whether it may have been given what no answer shows."""
     ok, failed = F.col("outcome") == "ok", F.col("outcome") == "fail"
     least_ms = F.min("lease_ms").over(W.partitionBy(*GROUP))
-    least_ns = F.coalesce(least_ms, F.lit(LEASE_MS)) * NS_OF_MS
+    least_ns = in_ns(F.coalesce(least_ms, F.lit(LEASE_MS)))
     is_slow = F.coalesce(F.col("end_ns") - F.col("invoke_ns") >= least_ns, F.lit(True))
     took = (F.col("f") == "take") & F.col("max_count").isNotNull() & ~failed
     return (took & (~ok | ~F.col("attempt").eqNullSafe(F.lit(1)) | is_slow)).alias("may_hide")

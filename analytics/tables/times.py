@@ -1,12 +1,28 @@
-"""When publications were stored, as answers say it. No rule about right and wrong here."""
+"""When publications were stored, as answers say it, and how long a said time is in nanoseconds. No
+rule about right and wrong here.
+"""
 
-from pyspark.sql import DataFrame
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from analytics.common.schema import KEY, operation
+from analytics.common.schema import KEY, NUMBER_MAX, operation
 
 TOPIC = ("run_id", "topic")
 ID = (*TOPIC, "id")
+NS_OF_MS: Final = 1_000_000
+SURELY: Final = 99  # hundredths: clocks of two hosts may differ by one in how fast they go
+MS_MAX: Final = 2 * NUMBER_MAX // NS_OF_MS  # longer than from any recorded moment to any other
+
+
+def in_ns(ms: Column, hundredths: int = 100) -> Column:
+    """Return so many hundredths of a time of `ms` in nanoseconds; of one above MS_MAX, of that.
+
+    Else the product of what a line may say would not have 64 bits, and end the check.
+    """
+    bounded = F.when(ms > MS_MAX, F.lit(MS_MAX)).otherwise(ms)
+    return bounded * (NS_OF_MS // 100 * hundredths)
 
 
 def runs_of(told: DataFrame) -> DataFrame:
