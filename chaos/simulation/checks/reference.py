@@ -1137,7 +1137,11 @@ class Reference:
             return None
         topic = self.topics.setdefault(name, ReferenceTopic(ByIndex(0)))
         self._bring(index, name)
-        return topic if topic.exists else None
+        if topic.exists:
+            return topic
+        if before is None:  # nobody had room: then its name is not taken
+            del self.topics[name]
+        return None
 
     def _unsubscribe_pattern(self, index: int, asked: UnsubscribePattern) -> Result:
         client = self._controlling(index, asked)
