@@ -23,7 +23,9 @@ def test_a_copy_from_before_its_admission_is_of_no_use_to_a_wiped_node_which_ask
 ) -> None:
     sent, log = mock.Mock(), mock.Mock()
     fetch = SnapshotFetch(tmp_path, mock.Mock(), sent, log)
-    fetch.ready = Verified(tmp_path / "copy", 7, 1, {"a": "one", "b": "two", "c": "old"}, 1)
+    copy = tmp_path / "copy"
+    copy.write_bytes(b"of no use")
+    fetch.ready = Verified(copy, 7, 1, {"a": "one", "b": "two", "c": "old"}, 1)
     context: Any = SimpleNamespace(
         settings=SimpleNamespace(name="c", members=NAMES),
         hellos=lambda: {
@@ -36,6 +38,7 @@ def test_a_copy_from_before_its_admission_is_of_no_use_to_a_wiped_node_which_ask
     )
     joining = Joining(context, Identity("x", "c", "new"), mock.Mock())
     assert joining.join(1.0) is None
+    assert not copy.exists()
     assert joining.join(2.0) is None
     sent.assert_called_once_with("b", SnapshotRequest("", 0))
 

@@ -455,6 +455,16 @@ def with_copy(make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> Member:
     return stage.member("c")
 
 
+def test_a_copy_of_no_more_than_was_applied_meanwhile_is_removed(with_copy: Member) -> None:
+    fetch = with_copy._context.fetch
+    assert fetch.ready is not None
+    fetch.ready = copy = replace(fetch.ready, index=with_copy.store.applied_index)
+    assert copy.path.exists()
+    assert not with_copy._install("a")
+    assert fetch.ready is None
+    assert not copy.path.exists()
+
+
 def test_who_was_replaced_learns_it_from_a_copy_and_takes_no_part(with_copy: Member) -> None:
     before = replace(with_copy.identity, incarnation="one of before", founding=None)
     with_copy.identity = before
