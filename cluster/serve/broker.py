@@ -365,7 +365,7 @@ class Broker:
         if operation is None:
             return waiting
         if isinstance(operation, Put):
-            waiting.put_bytes = len(operation.lengths) + len(operation.data)
+            waiting.put_bytes = _put_bytes(operation)
             self._put_bytes += waiting.put_bytes
             if principal is not None:
                 self._put_bytes_of[principal] += waiting.put_bytes
@@ -1579,9 +1579,9 @@ class Broker:
         return answers
 
 
-def _put_bytes(request: Request) -> int:
+def _put_bytes(put: Request | Put) -> int:
     """Return what a PUT adds to its topic; of publications without bytes that is their lengths."""
-    return len(request.lengths) + len(request.data)
+    return len(put.lengths) + len(put.data)
 
 
 def _without_data(waiting: Waiting) -> Waiting:

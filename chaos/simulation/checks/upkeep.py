@@ -73,7 +73,7 @@ class Upkeep:
         # By machine: how many times others have told it digests; and by the process and an
         # index that a majority agrees on (0: on another state): the same, when that was seen first.
         self._abouts: Counter[str] = Counter()
-        self._differing: dict[tuple[str, int, int], int] = {}
+        self._agreeing: dict[tuple[str, int, int], int] = {}
         self._checkpointed: set[tuple[str, int, int]] = set()  # (machine, process, asked for at)
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
@@ -258,7 +258,7 @@ class Upkeep:
     def _is_told_enough(self, node: SimNode, member: Member, index: int) -> bool:
         """Return whether the others have said so much since this was asked first that it knows."""
         abouts = self._abouts[node.name]
-        since = self._differing.setdefault((node.name, node.life, index), abouts)
+        since = self._agreeing.setdefault((node.name, node.life, index), abouts)
         is_heard = not self._world.net.has_untaken(node.name)
         return is_heard and abouts - since > ABOUTS_MAX * len(member.settings.others)
 
