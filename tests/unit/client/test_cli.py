@@ -459,7 +459,7 @@ def test_status_says_why_a_node_does_not_answer(run: Run, node: FakeNode) -> Non
         out = run("--deadline", patience_s, "status")[1].decode()
         assert out.splitlines()[2:] == [f"{node.endpoint} is unavailable: {cause}"]
     unknown = "nosuch.invalid:7001"
-    out = run("-e", unknown, "--deadline", "0.5", "status")[1].decode()
+    out = run("-e", unknown, "--deadline", "3", "status")[1].decode()
     assert out.splitlines()[2].startswith(f"{unknown} is unavailable: name ")
 
 
