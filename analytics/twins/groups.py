@@ -549,7 +549,7 @@ def _over(
 
 
 def _is_accepted(id_: int, said: Settlement) -> bool:
-    return said.take.is_ok and id_ not in _lost(said.take)
+    return said.take.is_ok and not _is_lost(id_, said.take)
 
 
 Process = tuple[str, int, str | None]  # a client, its epoch, a host
@@ -584,7 +584,7 @@ def _held(
         if each.token == lease.token and each.take.client == take.client and each.word != "ack"
     ]
     ends = [_until(group, each) for each in said]
-    if not any(each.take.is_ok and id_ not in _lost(each.take) for each in said):
+    if not any(each.take.is_ok and not _is_lost(id_, each.take) for each in said):
         ends.append(take.invoke + take.of_group.left_ms * NS_OF_MS)
     if any(each.word == "nak" for each in said) or not other.end < min(ends):
         return False
@@ -596,6 +596,10 @@ def _held(
 def _lost(take: RecordedOperation) -> set[int]:
     """Return the ids that a TAKE settled in vain."""
     return {id_ for first, last in take.of_group.lost for id_ in range(first, last + 1)}
+
+
+def _is_lost(id_: int, take: RecordedOperation) -> bool:
+    return any(first <= id_ <= last for first, last in take.of_group.lost)
 
 
 def _until(group: GroupHistory, said: Settlement) -> Time:
