@@ -342,7 +342,9 @@ class Member:
     def finish_turn(self) -> None:
         """Do what nobody waits for: collect garbage, commit what is applied, when it is due."""
         self._server.tick(self._now)
-        store = self.store
+        store, fetch = self.store, self._context.fetch
+        if fetch.ready is not None and fetch.ready.index <= store.applied_index:
+            fetch.discard_ready()  # the log was quicker: perhaps nobody offers one any more
         is_due = self._now >= self._commit_due_s or store.uncommitted >= COMMIT_ENTRIES_MAX
         if is_due and self._collect_garbage():
             self._commit_due_s = self._now + COMMIT_PERIOD_S

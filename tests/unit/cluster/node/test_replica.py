@@ -465,6 +465,31 @@ def test_a_copy_of_no_more_than_was_applied_meanwhile_is_removed(with_copy: Memb
     assert not copy.path.exists()
 
 
+def test_a_copy_is_removed_that_a_leader_with_more_of_the_log_has_made_needless(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage(segment_bytes=1024)
+    stage.part("c", "a", "b")
+    stage.publish("a", *(f"x{number}" for number in range(20)))
+    last_index = stage.member("c").journal.last_index
+    monkeypatch.setattr(stage.member("a").journal, "_keep_bytes", 1024)
+    stage.world.compact("a")
+    stage.until(lambda: stage.member("a").journal.first_index > last_index)
+    fetch, worker = stage.replica("c")._fetch, stage.machine("c")._worker
+    with monkeypatch.context() as patch:
+        patch.setattr(type(worker), "idle", False)
+        stage.heal()
+        stage.until(lambda: fetch.ready is not None)
+        copy = fetch.ready
+        assert copy is not None
+        stage.part("a", "b", "c")
+        stage.elect("b")
+        stage.until(lambda: stage.member("c").store.applied_index > copy.index)
+    stage.run(1.0)
+    assert not copy.path.exists()
+    assert not stage.member("c").awaits_worker, "or its disk is never scrubbed again"
+
+
 def test_who_was_replaced_learns_it_from_a_copy_and_takes_no_part(with_copy: Member) -> None:
     before = replace(with_copy.identity, incarnation="one of before", founding=None)
     with_copy.identity = before
@@ -514,15 +539,18 @@ def test_a_connection_that_ended_and_began_again_between_two_turns_counts(
     assert stage.read("b") == ["first", "second"]
 
 
-def test_a_copy_whose_source_is_gone_is_asked_of_another_one(make_stage: MakeStage) -> None:
+def test_a_copy_whose_source_is_gone_is_asked_of_another_one(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = make_stage()
-    fetch = stage.replica("c")._fetch
+    fetch, whole = stage.replica("c")._fetch, list[Any]()
+    monkeypatch.setattr(fetch, "_verified", whole.append)
     fetch.start("b", stage.machine("c").clock())
     stage.net.break_link("b", "c")
     stage.turn("c")
     assert not fetch.under_way
     fetch.start("a", stage.machine("c").clock())
-    stage.until(lambda: fetch.ready is not None)
+    stage.until(lambda: whole)
 
 
 def test_who_is_connected_and_replaced_takes_no_part_from_the_entry_on(
