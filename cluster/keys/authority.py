@@ -134,7 +134,7 @@ class Authority:
         """Make the keys of a new node; return its directory."""
         _check_name(name)
         with self._locked():
-            if self._node_directory(name).exists():
+            if (self._node_directory(name) / CERTIFICATE).exists():
                 raise KeysError(f"there is a node {name!r}; `rotate node {name}` changes its key")
             return self._issue(name)
 
@@ -191,7 +191,13 @@ class Authority:
         with self._locked():
             self._check_node(name)
             state = self._load()
-            self._revoke_certificates(state, name, state["issued"][name][:-1])
+            issued, held = state["issued"].get(name, []), self._held(name)
+            if held is not None and _serial(held) not in issued[-1:]:
+                raise KeysError(
+                    f"{self._node_directory(name)} has not the newest certificate, as changing it"
+                    f" was broken off: `rotate node {name}` again"
+                )
+            self._revoke_certificates(state, name, issued[:-1])
 
     def rotate_ca(self) -> None:
         """Make another CA, which signs from now on; nodes of both are let in."""
@@ -208,13 +214,10 @@ class Authority:
             authorities = self._authorities()
             newest = authorities[0]
             for name in self.nodes():
-                held = x509.load_pem_x509_certificate(
-                    (self._node_directory(name) / CERTIFICATE).read_bytes()
-                )
-                if held.issuer != newest.certificate.subject:
-                    raise KeysError(
-                        f"node {name!r} has a certificate of the old CA: `rotate node {name}` first"
-                    )
+                held = self._held(name)
+                if held is None or held.issuer != newest.certificate.subject:
+                    has = "none" if held is None else "a certificate of the old CA"
+                    raise KeysError(f"node {name!r} has {has}: `rotate node {name}` first")
             self._write_authorities([newest])
             self._publish()
 
@@ -358,6 +361,11 @@ class Authority:
         text = "".join(each.pem + _private_pem(each.key) for each in authorities)
         self._write(AUTHORITIES, text)
 
+    def _held(self, node: str) -> x509.Certificate | None:
+        """Return the certificate in a node's directory; None: its making was broken off."""
+        file = self._node_directory(node) / CERTIFICATE
+        return x509.load_pem_x509_certificate(file.read_bytes()) if file.exists() else None
+
     def _node_directory(self, name: str) -> Path:
         return self.directory / NODES / name
 
@@ -482,7 +490,11 @@ def _new_certificate(ca: _Ca, cluster_id: str, node: str) -> tuple[str, str]:
         )
         .sign(ca.key, hashes.SHA256())
     )
-    return f"{serial:X}", _pem(certificate) + _private_pem(key)
+    return _serial(certificate), _pem(certificate) + _private_pem(key)
+
+
+def _serial(certificate: x509.Certificate) -> str:
+    return f"{certificate.serial_number:X}"
 
 
 def _builder(

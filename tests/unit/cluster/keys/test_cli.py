@@ -16,7 +16,15 @@ from click.testing import CliRunner, Result
 
 from cluster.keys import authority, cli
 from cluster.keys.authority import Authority
-from cluster.keys.directory import FILES, KeysDirectory, KeysError, NodeKeys, load
+from cluster.keys.directory import (
+    CERTIFICATE,
+    FILES,
+    REVOKED,
+    KeysDirectory,
+    KeysError,
+    NodeKeys,
+    load,
+)
 from flotilla_client.errors import KeyUnusable
 from flotilla_client.keys import from_z85, read_key
 
@@ -273,6 +281,49 @@ def test_a_rotation_that_was_broken_off_puts_no_client_out(directory: Path) -> N
         assert [read_key(file).server for file in files] == [newest] * 2, place
         run(directory, "rotate", "server", "--finish")
     assert broken > 10
+
+
+def broken_off_before(name: str, directory: Path, *command: str) -> None:
+    """Say a command that is broken off when a file of that name is to be written."""
+    write = authority._write
+
+    def refusing(file: Path, text: str) -> None:
+        if file.name == name and not authority._says(file, text):
+            raise BrokenOff
+        write(file, text)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(authority, "_write", refusing)
+        with pytest.raises(BrokenOff):
+            run(directory, *command)
+
+
+def is_let_in(directory: Path, node: str) -> bool:
+    return keys_of(directory, "n2").tls.objection(keys_of(directory, node).tls.own) == ""
+
+
+def test_a_rotation_that_was_broken_off_puts_no_node_out(directory: Path) -> None:
+    broken_off_before(CERTIFICATE, directory, "rotate", "node", "n1")
+    assert "`rotate node n1` again" in refused(directory, "rotate", "node", "n1", "--finish")
+    assert is_let_in(directory, "n1")
+    run(directory, "rotate", "node", "n1")
+    run(directory, "rotate", "node", "n1", "--finish")
+    assert is_let_in(directory, "n1")
+    assert "node    n1                               1  nodes/n1" in run(directory, "list").output
+
+
+def test_a_node_whose_making_was_broken_off_is_made_when_it_is_said_again(directory: Path) -> None:
+    broken_off_before(CERTIFICATE, directory, "node", "n3")
+    assert "node 'n3' has none" in refused(directory, "rotate", "ca", "--finish")
+    run(directory, "node", "n3")
+    assert is_let_in(directory, "n3")
+
+
+def test_a_node_whose_revocation_was_broken_off_has_no_certificate_to_finish(
+    directory: Path,
+) -> None:
+    broken_off_before(REVOKED, directory, "revoke", "node", "n1")
+    assert "`rotate node n1` again" in refused(directory, "rotate", "node", "n1", "--finish")
 
 
 @pytest.mark.parametrize(
