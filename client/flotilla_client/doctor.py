@@ -36,6 +36,12 @@ TIMEOUTS_MS: Final[Mapping[str, int]] = {
     "raft.fallback_ms": 1000,
     "raft.takeover_ms": 3000,
 }
+# The highest that a node takes of those that get there before the others do.
+HIGHEST_MS: Final[Mapping[str, int]] = {
+    "raft.election_min_ms": 60_000,
+    "raft.heartbeat_ms": 10_000,
+    "raft.fallback_ms": 60_000,
+}
 ELECTION_MIN_MS: Final = TIMEOUTS_MS["raft.election_min_ms"]
 ELECTION_STEP_MS: Final = 50
 MARGIN: Final = 10  # of an election's wait over a round trip with an fsync
@@ -215,10 +221,15 @@ def clock_state() -> int:
 
 
 def suggested_elections(round_trip_ms: float, fsync_ms: float) -> dict[str, int]:
-    """Return raft settings for a network and a disk, of their 99th percentiles."""
+    """Return raft settings for a network and a disk, of their 99th percentiles.
+
+    The highest that nodes take, where none would suit.
+    """
     wanted = MARGIN * (round_trip_ms + fsync_ms)
     least = max(ELECTION_MIN_MS, ELECTION_STEP_MS * -int(-wanted // ELECTION_STEP_MS))
-    return {key: least * default // ELECTION_MIN_MS for key, default in TIMEOUTS_MS.items()}
+    least = min(least, HIGHEST_MS["raft.election_min_ms"])
+    settings = {key: least * default // ELECTION_MIN_MS for key, default in TIMEOUTS_MS.items()}
+    return {key: min(value, HIGHEST_MS.get(key, value)) for key, value in settings.items()}
 
 
 def suggestion(round_trip_ms: float, fsync_ms: float) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ def test_suggested_time_outs_are_ones_that_a_node_takes(
     assert raft.election_max_ms > raft.election_min_ms
     assert raft.fallback_ms > raft.heartbeat_ms
     assert raft.takeover_ms >= 5 * raft.election_max_ms
+
+
+@pytest.mark.parametrize("fsync_ms", [1_900.0, 4_000.0, 20_000.0])
+def test_no_time_out_is_suggested_that_a_node_refuses(fsync_ms: float) -> None:
+    settings = doctor.suggested_elections(1.0, fsync_ms)
+    for each in fields(RaftSettings):
+        value = settings[f"raft.{each.name}"]
+        assert each.metadata["low"] <= value <= each.metadata["high"], each.name
+    assert settings["raft.election_min_ms"] > 3 * settings["raft.heartbeat_ms"]
+    assert settings["raft.election_max_ms"] > settings["raft.election_min_ms"]
 
 
 def test_on_a_good_machine_the_suggestion_is_the_default() -> None:
