@@ -102,8 +102,7 @@ def up(directory: Path, nodes: int, port: int, detach: bool, insecure: bool) -> 
     In the foreground it shows who leads and what the nodes warn of; ctrl-C stops them all.
     """
     cluster = LocalCluster(directory)
-    is_new = not cluster.exists()
-    if is_new:
+    if not cluster.exists():
         cluster.create(nodes, port, pages=True, keys=not insecure)
     elif len(cluster.nodes()) != nodes:
         raise LocalError(
@@ -126,7 +125,7 @@ def up(directory: Path, nodes: int, port: int, detach: bool, insecure: bool) -> 
         cluster.start_all()
         with _console.status("waiting for a leader"):
             cluster.wait_for_leader()
-        if is_new:
+        if cluster.is_new:
             cluster.begin_at_newest_level()
         if detach:
             stack.pop_all()  # they outlive us now, even if nobody reads what we print

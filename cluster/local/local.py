@@ -52,6 +52,7 @@ LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 LOG_TAIL_LINES: Final = 8
 LOCK_NAME: Final = "cluster.lock"
 KEYS_NAME: Final = "keys"
+NEW_NAME: Final = "new"  # there until the cluster has begun at the newest level
 CLUSTER_ID: Final = "local"
 CLIENT_NAME: Final = "app"  # of the key that is made for clients
 ADMIN_NAME: Final = "admin"  # of the one whose principal may say who may what
@@ -147,6 +148,7 @@ class LocalCluster:
             self._write_config(name, listen, members, own | dict(settings or {}))
             rows.append(LocalNode(name, f"tcp://{listen}", None, str(self._data_dir(name))))
         with self._locked():
+            self._new_file().touch()
             self._write(rows)
 
     @property
@@ -182,6 +184,11 @@ class LocalCluster:
     def exists(self) -> bool:
         """True when the directory holds a cluster."""
         return self._state_file().exists()
+
+    @property
+    def is_new(self) -> bool:
+        """True until its level was raised: it may have been stopped before it was up."""
+        return self._new_file().exists()
 
     def nodes(self) -> list[LocalNode]:
         """Return the nodes in order, pids verified. Raises LocalError without a cluster."""
@@ -314,9 +321,11 @@ class LocalCluster:
         """
         with Client(list(self.endpoints().values()), key=self.admin_key) as client:
             try:
-                return dict(client.upgrade(level))
+                raised = dict(client.upgrade(level))
             except FlotillaError as error:
                 raise LocalError(error.message) from error
+        self._new_file().unlink(missing_ok=True)
+        return raised
 
     def begin_at_newest_level(self) -> dict[str, Any]:
         """Raise a new cluster's level to the highest that its nodes understand.
@@ -325,16 +334,14 @@ class LocalCluster:
         Returns as `upgrade` does. Raises LocalError if one is missing after LEADER_TIMEOUT_S.
         """
         deadline = time.monotonic() + LEADER_TIMEOUT_S
-        with Client(list(self.endpoints().values()), key=self.admin_key) as client:
-            while True:
-                try:
-                    return dict(client.upgrade())
-                except NotUpgraded as error:
-                    if time.monotonic() >= deadline:
-                        raise LocalError(error.message) from error
-                except FlotillaError as error:
-                    raise LocalError(error.message) from error
-                time.sleep(STATUS_INTERVAL_S)
+        while True:
+            try:
+                return self.upgrade()
+            except LocalError as error:
+                is_early = isinstance(error.__cause__, NotUpgraded)
+                if not is_early or time.monotonic() >= deadline:
+                    raise
+            time.sleep(STATUS_INTERVAL_S)
 
     def wait_for_leader(self, timeout_s: float = LEADER_TIMEOUT_S) -> str:
         """Return the leader as soon as there is one.
@@ -415,7 +422,7 @@ class LocalCluster:
         except OSError as error:
             raise LocalError(f"{self.directory}: {error.strerror}") from error
         ours = {f"n{number}" for number in range(1, MEMBER_COUNTS[-1] + 1)}
-        ours |= {LOCK_NAME, KEYS_NAME}
+        ours |= {LOCK_NAME, KEYS_NAME, NEW_NAME}
         strange = sorted(names - ours)
         if strange:
             raise LocalError(
@@ -425,6 +432,9 @@ class LocalCluster:
 
     def _state_file(self) -> Path:
         return self.directory / "cluster.json"
+
+    def _new_file(self) -> Path:
+        return self.directory / NEW_NAME
 
     def _config_file(self, name: str) -> Path:
         return self.directory / name / "node.toml"

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -73,6 +74,17 @@ def test_up_begins_a_new_cluster_at_the_newest_level_and_leaves_an_older_one_at_
     _run("down", "--dir", directory)
     _up(directory)
     assert (directory / "upgrades").read_text().splitlines() == asked
+
+
+def test_up_that_ended_before_a_leader_came_begins_at_the_newest_level_the_next_time(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalCluster, "wait_for_leader", Mock(side_effect=LocalError("none")))
+        with pytest.raises(LocalError):
+            _up(directory)
+    _up(directory)
+    assert (directory / "upgrades").read_text().splitlines() == ['{"level": null}']
 
 
 def test_up_detached_leaves_a_cluster_that_the_other_commands_work_on(directory: Path) -> None:
