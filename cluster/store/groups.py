@@ -16,7 +16,7 @@ open from then on, nobody's, and never given (attempt 0); it is due when that on
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,7 +53,7 @@ Run = list[int]  # [first id, last id, ...]
 
 @dataclass(frozen=True)
 class GroupLimits:
-    """What groups may hold: part of the state machine. In memory an open id takes 100 bytes."""
+    """What groups may hold: part of the state machine. In memory an open id takes 150 bytes."""
 
     groups_max: int = 1_000
     open_max: int = 500_000  # given and not settled, of all groups
@@ -112,8 +112,8 @@ class SharedGroup:
     Invariants: the open ids are above `cursor`, up to `head`; `due` has those whose time was over
     at the last operation, `due_heap` each of them and perhaps others; each open one that is neither
     due nor behind another of its key is in a run of `timers` with its time. `timed`: how many ids
-    are in these runs. `held`: how many each client has that are not due, `leased`: how many anybody
-    has, whether or not its time is over.
+    are in these runs. `held`: which ones each client has that are not due, `leased`: how many
+    anybody has, whether or not its time is over.
     """
 
     topic: Topic
@@ -127,7 +127,7 @@ class SharedGroup:
     order: KeyOrder | None = None
     open: dict[int, Lease] = field(default_factory=dict)
     workers: dict[str, TakeRecord] = field(default_factory=dict)
-    held: Counter[str] = field(default_factory=Counter)
+    held: dict[str, set[int]] = field(default_factory=dict)
     leased: int = 0
     timers: list[tuple[int, int, int]] = field(default_factory=list)
     timed: int = 0
@@ -160,11 +160,20 @@ class SharedGroup:
                 self.due.add(id_)
                 heapq.heappush(self.due_heap, id_)
                 if lease.client_id:
-                    self._let_go(lease.client_id)
+                    self._let_go(lease.client_id, id_)
 
-    def _let_go(self, client_id: str) -> None:
-        self.held[client_id] -= 1
-        if not self.held[client_id]:
+    def held_by(self, client_id: str) -> int:
+        """Return how many a client has that are not due."""
+        return len(self.held.get(client_id, ()))
+
+    def hold(self, client_id: str, ids: Iterable[int]) -> None:
+        """Note what a client has now; looked for among all that is open, it would take long."""
+        self.held.setdefault(client_id, set()).update(ids)
+
+    def _let_go(self, client_id: str, id_: int) -> None:
+        own = self.held[client_id]
+        own.remove(id_)
+        if not own:
             del self.held[client_id]
 
     def put(self, id_: int, lease: Lease) -> None:
@@ -172,17 +181,17 @@ class SharedGroup:
         self._take_out(id_)
         self.open[id_] = lease
         if lease.client_id:
-            self.held[lease.client_id] += 1
+            self.hold(lease.client_id, (id_,))
             self.leased += 1
         self.dirty_chunks.add(id_ >> CHUNK_SHIFT)
 
     def put_new(self, first: int, last: int, lease: Lease) -> None:
         """The same of ids behind the head."""
         assert first == self.head + 1, (first, self.head)
-        self.open.update(dict.fromkeys(range(first, last + 1), lease))
-        count = last + 1 - first
-        self.held[lease.client_id] += count
-        self.leased += count
+        ids = list(range(first, last + 1))
+        self.open.update(dict.fromkeys(ids, lease))
+        self.hold(lease.client_id, ids)
+        self.leased += len(ids)
         self.head = last
         self.dirty_chunks.update(range(first >> CHUNK_SHIFT, (last >> CHUNK_SHIFT) + 1))
 
@@ -218,7 +227,7 @@ class SharedGroup:
         if before is not None and before.client_id:
             self.leased -= 1
             if id_ not in self.due:
-                self._let_go(before.client_id)
+                self._let_go(before.client_id, id_)
         self.due.discard(id_)
 
     def set_timer(self, at_ms: int, first: int, last: int) -> None:
@@ -326,7 +335,7 @@ class Groups:
         next_ms = group.next_ms()
         if next_ms is not None and next_ms <= now_ms:
             return True
-        if group.held[client_id] >= self._limits.leases_per_client_max:
+        if group.held_by(client_id) >= self._limits.leases_per_client_max:
             return False
         if group.due:
             return True
@@ -454,13 +463,9 @@ class Groups:
             if is_gone and group.workers.pop(client_id, None) is not None:
                 group.dirty_workers.add(client_id)
                 self._dirty.add(group)
-            if not group.held[client_id]:
+            held = sorted(group.held.get(client_id, ()))
+            if not held:
                 continue
-            held = sorted(
-                id_
-                for id_, lease in group.open.items()
-                if lease.client_id == client_id and id_ not in group.due
-            )
             self._wait(group, held, now_ms)
             self._changed(group)
 
@@ -522,7 +527,7 @@ class Groups:
         idle = (
             (worker.used, client_id)
             for client_id, worker in group.workers.items()
-            if not group.held[client_id]
+            if not group.held_by(client_id)
         )
         longest = min(idle, default=None)
         if longest is None:
@@ -581,7 +586,7 @@ class Groups:
         [first id, last id, attempt], and how many are dead.
         """
         client_id = asked.client_id
-        room = min(asked.max_count, self._limits.leases_per_client_max - group.held[client_id])
+        room = min(asked.max_count, self._limits.leases_per_client_max - group.held_by(client_id))
         lease, dead = Lease(client_id, group.token + 1, at_ms, 1), DeadOfTake(DEAD_BYTES_MAX)
         again_max = min(room, TAKE_AGAIN_MAX)
         again, left_bytes = self._give_again(group, lease, again_max, asked.max_bytes, dead, now_ms)
@@ -840,11 +845,11 @@ class Groups:
 
     def _load_leases(self, group: SharedGroup, runs: list[Any]) -> None:
         for first, last, *lease in runs:
-            shared = Lease(*lease)
-            group.open.update(dict.fromkeys(range(first, last + 1), shared))
+            shared, ids = Lease(*lease), list(range(first, last + 1))
+            group.open.update(dict.fromkeys(ids, shared))
             if shared.client_id:
-                group.held[shared.client_id] += last + 1 - first
-                group.leased += last + 1 - first
+                group.hold(shared.client_id, ids)
+                group.leased += len(ids)
 
     def flush(self) -> None:
         """Write what changed, in the open transaction."""

@@ -403,11 +403,14 @@ def _of_groups(store: Store) -> Iterator[Wrong]:
 def miscounted(group: SharedGroup) -> str:
     """Return which of a group's invariants does not hold, "" if all do."""
     leased = [id_ for id_, lease in group.open.items() if lease.client_id]
-    held = Counter(group.open[id_].client_id for id_ in leased if id_ not in group.due)
+    held: dict[str, set[int]] = {}
+    for id_ in leased:
+        if id_ not in group.due:
+            held.setdefault(group.open[id_].client_id, set()).add(id_)
     if group.leased != len(leased):
         return f"{group.leased} are leased, and there are {len(leased)}"
-    if +group.held != held:
-        return f"clients have {dict(group.held)}, and it is {dict(held)}"
+    if group.held != held:
+        return f"clients have {group.held}, and it is {held}"
     if not group.due <= group.open.keys():
         return f"{sorted(group.due - group.open.keys())} are due, and not open"
     if not group.due <= set(group.due_heap):

@@ -294,6 +294,22 @@ def test_a_new_process_looks_at_those_groups_alone_in_which_its_client_has_somet
     assert looked == ["g", "g"], "it knows of that client's last take"
 
 
+def test_a_new_process_looks_at_what_its_client_has_alone(bench: GroupsBench) -> None:
+    """A full group has 50,000 open, and a fleet of clients begins at once."""
+
+    class Unlooked(dict[int, Lease]):
+        def items(self) -> Any:
+            raise AssertionError("all that is open is looked at")
+
+    bench.take("a", 4)
+    bench.take("b", 1)
+    group = bench.store.groups.get("t", "g")
+    assert group is not None
+    group.open = Unlooked(group.open)
+    bench.ok(Register("b", False, None, ""))
+    assert bench.take("b", 5)["given"] == [[5, 5, 2]]
+
+
 def test_of_what_is_dropped_no_more_is_looked_at_than_there_is(bench: GroupsBench) -> None:
     class Unlooked(dict[int, Lease]):
         def __iter__(self) -> Iterator[int]:
