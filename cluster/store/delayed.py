@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
@@ -33,7 +33,7 @@ DROPPED_ROWS_MAX: Final = 256  # of deleted topics, that one entry removes
 class Lane:
     """What is delayed of a topic: its last place; up to `dropped_place` it went with the topic.
 
-    `count` publications wait, of `size_bytes`.
+    `count` publications wait, of `size_bytes`; `bytes_of`: of each principal, "" of nobody known.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Lane:
     dropped_place: int = 0
     count: int = 0
     size_bytes: int = 0
+    bytes_of: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,9 @@ class Delayed:
     def _count(self, lane: Lane, principal: str, count: int, size_bytes: int) -> None:
         lane.count += count
         lane.size_bytes += size_bytes
+        lane.bytes_of[principal] += size_bytes
+        if not lane.bytes_of[principal]:
+            del lane.bytes_of[principal]
         self.count += count
         self.size_bytes += size_bytes
         if principal:
@@ -152,17 +156,15 @@ class Delayed:
     def drop(self, topic: Topic) -> int:
         """Let what waits for a topic be gone with it; return how many publications that were.
 
-        Their rows are removed in steps, by the entries that follow.
+        Their rows, a million perhaps, are removed in steps, by the entries that follow.
         """
         lane = self._lanes.get(topic.number)
         if lane is None or not lane.count:
             return 0
         count = lane.count
-        low, high = topic.number << TOPIC_SHIFT, topic.number << TOPIC_SHIFT | lane.last_place
-        for principal, held, size_bytes in self._database.query(
-            _OF_TOPIC, (low + lane.dropped_place, high)
-        ):
-            self._count(lane, principal, -held, -size_bytes)
+        for principal, size_bytes in list(lane.bytes_of.items()):
+            self._count(lane, principal, 0, -size_bytes)
+        self._count(lane, "", -count, 0)
         lane.dropped_place = lane.last_place
         self._dropped[topic.number] = lane
         self._write_lane(topic.number, lane)
@@ -255,10 +257,6 @@ _WAITING: Final = (
 _DROPPED: Final = (
     "SELECT topic FROM lanes WHERE dropped_place > 0 AND EXISTS (SELECT 1 FROM delayed WHERE key"
     f" BETWEEN topic << {TOPIC_SHIFT} AND topic << {TOPIC_SHIFT} | dropped_place)"
-)
-_OF_TOPIC: Final = (
-    "SELECT principal, sum(count), sum(size_bytes) FROM delayed WHERE key > ? AND key <= ?"
-    " GROUP BY principal ORDER BY principal"
 )
 _DUE: Final = "SELECT key, size_bytes FROM delayed WHERE due_ms <= ? ORDER BY due_ms, key LIMIT ?"
 _ROW: Final = (

@@ -35,6 +35,7 @@ from cluster.store.commands import (
 )
 from cluster.store.outcomes import Delivery, Outcome
 from cluster.store.store import CorruptStore, Limits, Store
+from cluster.store.tables import Database
 from cluster.wire.levels import LEVEL_OF_DELAY
 from flotilla_client.policies import parse_keep
 from flotilla_client.properties import Properties
@@ -192,6 +193,23 @@ def test_what_waits_goes_with_its_topic_and_its_rows_in_steps(
     assert bench.texts() == [b"new"]
     assert bench.store.delayed.due_ms == delayed.NEVER
     assert bench.store.total_backlog_bytes() == bench.store.backlog_bytes("t")
+
+
+def test_to_delete_a_topic_takes_no_look_at_all_that_waits_for_it(
+    bench: DelayBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.publish(*(later(b"x", ms) for ms in (10, 20, 30)))
+    asked: list[str] = []
+    query = Database.query
+
+    def noted(database: Database, sql: str, arguments: Any = ()) -> list[Any]:
+        asked.append(sql)
+        return query(database, sql, arguments)
+
+    monkeypatch.setattr(Database, "query", noted)
+    bench.ok(DeleteTopic("t", True, False))
+    assert bench.store.delayed.count == 0
+    assert [sql for sql in asked if "FROM delayed" in sql and "sum(" in sql] == []
 
 
 @pytest.mark.parametrize(("rows_max", "ms"), [(2, 1), (0, 20)])
