@@ -430,9 +430,11 @@ class Groups:
         """Let nothing be open of what was purged of a topic, or dropped as it was full."""
         for name in sorted(topic.groups):
             group = self._groups[topic.name, name]
+            if topic.gone_id >= group.head:
+                self._open_count -= len(group.open)
+                group.clear(topic.gone_id)  # one by one, half a million would take a second
             for id_ in group.open_up_to(topic.gone_id):
                 self._close(group, id_)
-            group.head = max(group.head, topic.gone_id)
             if group.due:
                 self._stirred.add((topic.name, name))  # of its key another one was purged
             self._changed(group)

@@ -324,6 +324,20 @@ def test_of_what_is_dropped_no_more_is_looked_at_than_there_is(bench: GroupsBenc
     assert group.open_up_to(8) == [4, 6]
 
 
+def test_a_purge_of_all_that_was_given_closes_nothing_one_by_one(
+    bench: GroupsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+    monkeypatch.setattr(SharedGroup, "close", lambda group, id_: closed.append(id_))
+    token = bench.take("a", 3)["token"]
+    bench.ok(Purge("t", 4, True))
+    assert closed == []
+    assert bench.take("a", 0, acks=[(token, 1, 3)])["lost"] == [[1, 3]]
+    bench.restart()
+    assert bench.take("b", 5)["given"] == [[5, 5, 1]]
+    assert bench.store.groups._open_count == 1
+
+
 def test_the_cursor_passes_at_a_stroke_what_is_far_ahead_of_it(bench: GroupsBench) -> None:
     class Counted(dict[int, Lease]):
         looks = 0
