@@ -323,6 +323,7 @@ class Clients:
             changed = [_client_row(client) for client in in_order(self._dirty_clients)]
             self._database.write(_UPSERT_CLIENT, changed)
             self._dirty_clients.clear()
+            self._idle.flush()  # or who falls out would be read back as heard before
             self._clients.rotate()
         if self._dirty_producers:
             rows = [_producer_row(producer) for producer in in_order(self._dirty_producers)]

@@ -8,6 +8,8 @@ from cluster.store import clients
 from cluster.store.commands import (
     Advance,
     DropClient,
+    Forget,
+    Hear,
     Put,
     Raise,
     Register,
@@ -15,6 +17,7 @@ from cluster.store.commands import (
     Unsubscribe,
     encode,
 )
+from cluster.store.idle import HEARD_MS
 from cluster.store.store import CorruptStore, Store
 from cluster.wire.levels import LEVEL_OF_NAMES
 from flotilla_client.protocol import pack
@@ -241,6 +244,28 @@ def test_a_producer_that_fell_out_of_the_cache_keeps_its_counter(
             assert answer[1]["duplicate"] is False
     assert len(bench.store._clients._producers._young) <= 1
     assert bench.store.counters("p", "", 9) == dict.fromkeys("tuvw", 2)
+
+
+def test_when_a_client_was_heard_is_known_though_it_fell_out_of_the_cache(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.store.close()
+    monkeypatch.setattr(clients, "CLIENTS_CACHED_MAX", 1)
+    bench.store = Store.open(bench.path, {}, SMALL)
+    bench.ok(Raise(LEVEL_OF_NAMES))
+    stamp_ms, told = 0, []
+    for operation in (
+        *(Hear([]) for _ in range(6)),
+        Hear(["p"]),
+        Register("s", False, None, ""),
+        Register("s", False, None, ""),
+        Forget(["p"], 2 * HEARD_MS),
+    ):
+        stamp_ms += HEARD_MS if operation == Hear([]) else 0
+        payload = encode(stamp_ms, [operation])
+        told = bench.store.apply(bench.store.applied_index + 1, 1, payload)
+        bench.store.clients_page("", 9)  # a leader is asked for them, and followers are not
+    assert answer_of(told[0])[1]["forgotten"] == []
 
 
 def test_a_nonce_is_worth_nothing_behind_the_next_control_request(bench: Bench) -> None:
