@@ -246,6 +246,8 @@ class LocalCluster:
         with self._opened(name) as process:
             if process is None or not _sent(process, number):
                 return False
+            if number == signal.SIGTERM:
+                _sent(process, signal.SIGCONT)  # or a stopped one can't hear it
             if timeout_s is not None and not processes.ends(process, timeout_s):
                 raise LocalError(f"{name} still runs {timeout_s:.0f} s after {number.name}")
         self.nodes()  # notes the death in cluster.json

@@ -160,6 +160,12 @@ def test_a_restarted_node_is_a_new_process(running: LocalCluster) -> None:
     assert running.pids()["n2"] == after
 
 
+def test_a_frozen_node_restarts(running: LocalCluster) -> None:
+    before = running.pids()["n1"]
+    running.kill("n1", "STOP")
+    assert running.restart("n1") != before
+
+
 def test_a_dead_node_restarts(running: LocalCluster) -> None:
     running.kill("n3")
 
