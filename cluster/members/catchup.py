@@ -24,6 +24,8 @@ REASON_CHARACTERS_MAX: Final = 200  # below the message's bound, whatever they e
 REFUSED_PAUSE_S: Final = 0.3  # before a refused receiver asks again
 DAMAGED_PAUSE_S: Final = 5.0  # before a copy is pulled anew that was damaged or found no room
 
+_GONE: Final = "that copy is gone"
+
 Send = Callable[[str, Message], None]
 
 
@@ -45,12 +47,16 @@ class Worker(Protocol):
 
 @dataclass
 class SnapshotServer:
-    """Makes a copy of this node's store when asked, and hands out its chunks."""
+    """Makes a copy of this node's store when asked, and hands out its chunks.
+
+    `log(event, **fields)` hears of a copy that could not be read back.
+    """
 
     database: Path
     directory: Path
     worker: Worker
     send: Send
+    log: Callable[..., None]
     members_index: int = 0
     _copy: snapshots.SnapshotInfo | None = None
     _snapshot_id: str = ""
@@ -64,7 +70,7 @@ class SnapshotServer:
         self._used_s = now
         copy, useful_index = self._copy, max(useful_index, self.members_index)
         if message.snapshot_id and message.snapshot_id != self._snapshot_id:
-            self.send(name, SnapshotRefused("that copy is gone"))
+            self.send(name, SnapshotRefused(_GONE))
         elif message.snapshot_id or (copy is not None and copy.index >= useful_index):
             self._send_chunk(name, message.offset)
         else:
@@ -77,11 +83,19 @@ class SnapshotServer:
 
     def _send_chunk(self, name: str, offset: int) -> None:
         copy = self._copy
-        assert copy is not None
+        if copy is None:  # removed while those who waited for it were answered
+            self.send(name, SnapshotRefused(_GONE))
+            return
         if offset > copy.size_bytes:
             self.send(name, SnapshotRefused(f"offset {offset} is beyond {copy.size_bytes} bytes"))
             return
-        data = snapshots.read_chunk(self._path, offset, CHUNK_BYTES)
+        try:
+            data = snapshots.read_chunk(self._path, copy, offset, CHUNK_BYTES)
+        except OSError as error:  # of a copy, which can be made anew: the store may be whole
+            self.log("copy_unreadable", level="warning", node=name, reason=str(error))
+            self._remove_copy()
+            self.send(name, SnapshotRefused(f"no copy: {error}"[:REASON_CHARACTERS_MAX]))
+            return
         what = copy.index, copy.term, copy.size_bytes, copy.digest
         self.send(name, SnapshotChunk(self._snapshot_id, *what, offset, data))
 

@@ -159,7 +159,11 @@ class Member:
             context.log,
         )
         self._server = SnapshotServer(
-            settings.database, settings.database.parent, context.worker, context.peers.send
+            settings.database,
+            settings.database.parent,
+            context.worker,
+            context.peers.send,
+            context.log,
         )
         self.broker = Broker(
             self.store,

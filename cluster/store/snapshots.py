@@ -184,10 +184,13 @@ def _digest_of(path: Path, pause: Callable[[float], None]) -> bytes:
     return hasher.digest()
 
 
-def read_chunk(path: Path, offset: int, size_bytes_max: int) -> bytes:
-    """Return a piece of the copy; b"" at its end."""
+def read_chunk(path: Path, copy: SnapshotInfo, offset: int, size_bytes_max: int) -> bytes:
+    """Return a piece of the copy; b"" at its end. Raises OSError, DamagedCopy."""
     with open(path, "rb") as file:
-        return os.pread(file.fileno(), size_bytes_max, offset)
+        data = os.pread(file.fileno(), size_bytes_max, offset)
+    if len(data) < min(size_bytes_max, copy.size_bytes - offset):
+        raise DamagedCopy(f"{path} ends at {offset + len(data)}, not {copy.size_bytes}")
+    return data
 
 
 # --- the receiver -------------------------------------------------------------------------------

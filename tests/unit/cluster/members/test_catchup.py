@@ -13,6 +13,7 @@ import pytest
 
 from cluster.members import catchup
 from cluster.members.catchup import SnapshotFetch, SnapshotServer
+from cluster.store import snapshots
 from cluster.store.snapshots import Download
 from cluster.store.store import Store
 from cluster.wire.messages import Message, SnapshotChunk, SnapshotRefused, SnapshotRequest
@@ -29,15 +30,16 @@ class CatchupBench:
         self.jobs: list[Callable[[], None]] = []
         self.sent: list[tuple[str, Message]] = []
         self.idle = True
-        self.server = SnapshotServer(directory / "store.db", directory, self, self.send)
         self.events: list[str] = []
-        self.fetch = SnapshotFetch(
-            directory / "fetched", self, self.send, lambda event, **_: self.events.append(event)
-        )
+        self.server = SnapshotServer(directory / "store.db", directory, self, self.send, self.log)
+        self.fetch = SnapshotFetch(directory / "fetched", self, self.send, self.log)
         self.apply()
 
     def send(self, name: str, message: Message) -> None:
         self.sent.append((name, message))
+
+    def log(self, event: str, **_fields: Any) -> None:
+        self.events.append(event)
 
     def submit(
         self,
@@ -125,6 +127,26 @@ def test_a_copy_that_can_t_be_made_is_refused(bench: CatchupBench) -> None:
     bench.server.request("b", NEW, 1, 0.0)
     [(name, refused)] = bench.work()
     assert (name, type(refused)) == ("b", SnapshotRefused)
+
+
+def test_a_copy_that_can_t_be_read_back_is_refused_removed_and_made_anew(
+    bench: CatchupBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    bench.server.request("b", NEW, 1, 0.0)
+    bench.server.request("c", NEW, 1, 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshots, "read_chunk", fails)
+        assert [(name, type(answer)) for name, answer in bench.work()] == [
+            ("b", SnapshotRefused),
+            ("c", SnapshotRefused),
+        ]
+    assert bench.events == ["copy_unreadable"]
+    assert list(bench.server.directory.glob("copy-*")) == []
+    bench.server.request("b", NEW, 1, 0.0)
+    assert bench.chunk().offset == 0
 
 
 def pull(

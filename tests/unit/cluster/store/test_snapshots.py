@@ -66,7 +66,7 @@ def chunks(copy: tuple[Path, SnapshotInfo]) -> list[SnapshotChunk]:
     path, info = copy
     what = info.index, info.term, info.size_bytes, info.digest
     return [
-        SnapshotChunk("id", *what, offset, read_chunk(path, offset, CHUNK_BYTES))
+        SnapshotChunk("id", *what, offset, read_chunk(path, info, offset, CHUNK_BYTES))
         for offset in range(0, info.size_bytes, CHUNK_BYTES)
     ]
 
@@ -168,7 +168,14 @@ def test_a_copy_that_would_fill_the_disk_is_not_begun(
 def test_pieces_end_with_the_copy(copy: tuple[Path, SnapshotInfo]) -> None:
     path, info = copy
     assert b"".join(chunk.data for chunk in chunks(copy)) == path.read_bytes()
-    assert read_chunk(path, info.size_bytes, 10) == b""
+    assert read_chunk(path, info, info.size_bytes, 10) == b""
+
+
+def test_a_piece_of_a_copy_whose_file_was_cut_is_damage(copy: tuple[Path, SnapshotInfo]) -> None:
+    path, info = copy
+    os.truncate(path, info.size_bytes - 1)
+    with pytest.raises(DamagedCopy, match="ends at"):
+        read_chunk(path, info, info.size_bytes - 10, 10)
 
 
 # --- receiving ----------------------------------------------------------------------------------
