@@ -31,10 +31,10 @@ CONDEMNED_NAME = "condemned"
 """Why a node must not use the directory again: text for people."""
 PID_BYTES_MAX = 32
 """What is read of another process's lock file: a pid has 7 digits."""
+RESCUED_NAME = "lost+found"
+"""What a file system of its own has at its top: fsck's, and empty."""
 
 _DRAFT_NAME = "identity.json.unfinished"
-_RESCUED_NAME = "lost+found"
-"""What a file system of its own has at its top: fsck's, and empty."""
 _REBUILD = (
     "To rebuild this node from the others: stop it, move its data directory away, start it again "
     "with an empty one; it copies the state from the leader and is readmitted."
@@ -156,7 +156,7 @@ class Identity:
 def _is_identified(directory: Path, files: Files) -> bool:
     """Return whether there is an identity; MissingIdentity if only others' files are there."""
     names = set(files.list(directory))
-    others = sorted(names - {IDENTITY_NAME, LOCK_NAME, _DRAFT_NAME, _RESCUED_NAME})
+    others = sorted(names - {IDENTITY_NAME, LOCK_NAME, _DRAFT_NAME, RESCUED_NAME})
     if IDENTITY_NAME not in names and others:
         way_out = _REBUILD
         if UNFINISHED_NAME in names:

@@ -33,6 +33,7 @@ from cluster.members.identity import (
     IDENTITY_NAME,
     LOCK_NAME,
     PID_BYTES_MAX,
+    RESCUED_NAME,
     UNFINISHED_NAME,
     DirectoryInUse,
     Identity,
@@ -109,7 +110,7 @@ class Recovery:
         if not self._source.is_dir():
             raise RecoveryError(f"{self._source} is no directory")
         source = self._source.resolve()
-        if self._target is not None and self._target.exists() and any(self._target.iterdir()):
+        if self._target is not None and self._target.exists() and any(_own(self._target)):
             raise RecoveryError(f"{self._target} is not empty; name a new directory")
         if self._target is not None and self._target.resolve().is_relative_to(source):
             raise RecoveryError(f"{self._target} is in {self._source}, which is to stay as it is")
@@ -277,7 +278,8 @@ class Recovery:
         """Let who owns the source own what was made: an operator is root, a node is not."""
         owner = self._source.stat()
         if os.geteuid() == 0:
-            for path in (made, *made.rglob("*")):
+            own = _own(made)
+            for path in (made, *own, *(below for each in own for below in each.rglob("*"))):
                 os.chown(path, owner.st_uid, owner.st_gid)
 
     def _swapped_in(self) -> Path:
@@ -330,6 +332,11 @@ def _move(here: Path, there: Path) -> None:
 
 def _database(directory: Path) -> Path:
     return directory / "store" / "store.db"
+
+
+def _own(directory: Path) -> list[Path]:
+    """Return what is in `directory`, without what a new file system has at its top."""
+    return [path for path in directory.iterdir() if path.name != RESCUED_NAME]
 
 
 def unused(path: Path) -> Path:

@@ -190,6 +190,23 @@ def test_a_recovery_that_is_not_confirmed_leaves_nothing_behind(
 
 
 @pytest.mark.root
+def test_what_root_makes_at_the_top_of_a_file_system_leaves_fsck_s_directory_alone(
+    source: Path, tmp_path: Path
+) -> None:
+    rescued = tmp_path / "top" / "lost+found"
+    rescued.mkdir(parents=True)
+    os.chown(source, 10_001, 10_001)
+    with Recovery(source, tmp_path / "top") as recovery:
+        made = recovery.finish("new", ["n3"])
+    assert {path.name: path.stat().st_uid for path in made.iterdir()} == {
+        IDENTITY_NAME: 10_001,
+        "journal": 10_001,
+        "store": 10_001,
+        "lost+found": 0,
+    }
+
+
+@pytest.mark.root
 @pytest.mark.parametrize("in_place", [True, False])
 def test_what_root_makes_belongs_to_whom_the_source_belongs(
     source: Path, tmp_path: Path, in_place: bool
@@ -485,6 +502,12 @@ def test_a_journal_that_does_not_belong_to_the_store_is_refused(
     (other / "store").rename(tmp_path / "gone")
     (source / "store").rename(other / "store")
     assert "the journal has entries 90 to 90" in refusal(other, tmp_path / "new")
+
+
+def test_the_top_of_a_new_file_system_is_a_target(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "top" / "lost+found").mkdir(parents=True)
+    with Recovery(source, tmp_path / "top") as recovery:
+        assert recovery.finish("new", ["n3"]) == tmp_path / "top"
 
 
 def test_a_directory_that_is_not_empty_is_no_target(source: Path, tmp_path: Path) -> None:
