@@ -19,6 +19,9 @@ NO_OP: Final = b"\1"  # the whole command of the entry that a new leader begins 
 TYPE_BYTES: Final = 1
 LEVEL: Final = slice(TYPE_BYTES, TYPE_BYTES + 1)  # of a command; b"" in a no-op
 FIRST_INDEX: Final = 1  # the entry that every log begins with; it has no payload
+# The highest index and term. A million elections a second reach it in nine years, and what is
+# above it the journal does not find behind a torn write (segments.py).
+PLACE_MAX: Final = 2**48 - 1
 
 
 def payload_of(entry: Entry) -> bytes:

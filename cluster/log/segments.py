@@ -34,7 +34,7 @@ _PLAUSIBLE = re.compile(
     rb"(?s).{4}(?:.{3}\x00.{4}[\x01\x04].{6}\x00\x00.{6}\x00\x00[\x00\x01]"
     rb"|.\x00\x00\x00.{4}[\x02\x03])"
 )
-"""What a record may begin with: an entry's index and term are below 2**48, other kinds are short.
+"""What a record may begin with: an entry's index and term are PLACE_MAX at most, other kinds short.
 
 A torn command may be full of what looks like records, and the checksum of each would go over all
 that is behind it: a pattern that fits numbers in rows makes a start take minutes.

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from cluster.log.entries import Entry
+from cluster.log.entries import PLACE_MAX, Entry
 from cluster.wire.levels import BUILD_0_1, LEVEL_FIRST, LEVEL_MAX, Build
 
 PROTOCOL_VERSION: Final = 1  # of this encoding; nodes of different versions don't talk
@@ -40,7 +40,7 @@ ENTRY_COUNT_MAX: Final = 65_536  # bounds the objects that one frame of tiny ent
 EXTENSION_BYTES_MAX: Final = 16 * 1024  # of its JSON; well within HELLO_BYTES_MAX
 RELAY_FRAME_COUNT_MAX: Final = 8  # a client's request has three frames and its route
 ABOUT_RELAY_ID: Final = 0  # relays are numbered from 1 on
-INTEGER_MAX: Final = 2**63 - 1  # terms, indexes, offsets: what SQLite and C readers hold
+INTEGER_MAX: Final = 2**63 - 1  # offsets, ids of relays: what SQLite and C readers hold
 
 
 class MessageError(Exception):
@@ -318,13 +318,14 @@ class _Fixed:
         values = self._struct.unpack(body)
         if self._struct.pack(*values) != body:  # a boolean that is neither 0 nor 1
             raise MessageError(f"{self._kind.__name__} is not in its canonical form")
-        _check_integers(values)
+        _check_places(*values)
         return self._kind(*values)  # type: ignore[no-any-return]
 
 
-def _check_integers(values: Sequence[int]) -> None:
-    if max(values) > INTEGER_MAX or min(values) < -1:
-        raise MessageError(f"number out of bounds in {tuple(values)}")
+def _check_places(*values: int) -> None:
+    """Raise MessageError unless these may be indexes and terms."""
+    if max(values) > PLACE_MAX or min(values) < -1:
+        raise MessageError(f"index or term out of bounds in {values}")
 
 
 # --- bodies of variable size --------------------------------------------------------------------
@@ -355,7 +356,7 @@ def _decode_append(body: memoryview) -> AppendEntries:
     if count > ENTRY_COUNT_MAX or start > len(body):
         raise MessageError(f"AppendEntries of {count} entries in {len(body)} bytes")
     heads = struct.unpack_from(f"<{count}I{count}Q", body, _APPEND.size)
-    _check_integers((term, commit_index, before + count, previous_term, *heads[count:]))
+    _check_places(term, commit_index, before + count, previous_term, *heads[count:])
     if start + sum(heads[:count]) != len(body):
         raise MessageError(f"sizes of {count} entries don't add up to {len(body) - start} bytes")
     entries = []
@@ -449,6 +450,7 @@ def _decode_chunk(body: memoryview) -> SnapshotChunk:
     reader = _BodyReader(body)
     snapshot_id = reader.text(NAME_BYTES_MAX)
     index, term, size_bytes, offset = reader.numbers(_CHUNK)
+    _check_places(index, term)
     digest_bytes = reader.take(1)[0]
     if digest_bytes > DIGEST_BYTES_MAX:
         raise MessageError(f"digest of {digest_bytes} bytes")
@@ -513,6 +515,7 @@ def _decode_hello(body: memoryview) -> Hello:
     if max(flags) > 1 or max(member_count, founding_count) > MEMBER_COUNT_MAX:
         raise MessageError(f"Hello of {member_count} members, {founding_count} founders, {flags!r}")
     (admitted_index,) = reader.numbers(_INDEX)
+    _check_places(admitted_index)
     cluster_id, node, incarnation = (reader.text(NAME_BYTES_MAX) for _ in range(3))
     members = tuple(reader.text(NAME_BYTES_MAX) for _ in range(member_count))
     pairs = [
@@ -611,8 +614,8 @@ class _BodyReader:
 
     def numbers(self, layout: struct.Struct) -> tuple[int, ...]:
         values = layout.unpack(self.take(layout.size))
-        if values:
-            _check_integers(values)
+        if max(values, default=0) > INTEGER_MAX:
+            raise MessageError(f"number out of bounds in {values}")
         return values
 
     def text(self, bytes_max: int) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import struct
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.log.entries import PLACE_MAX
 from cluster.wire import messages
 from cluster.wire.frames import FrameReader, framed
 from cluster.wire.levels import LEVEL_MAX, Build
@@ -39,12 +40,13 @@ from cluster.wire.messages import (
     encode,
 )
 
-numbers = st.integers(0, messages.INTEGER_MAX)
+places = st.integers(0, PLACE_MAX)
+offsets = st.integers(0, messages.INTEGER_MAX)
 # The first one says that it is an About, the last one that it is an Extension.
 relay_ids = st.integers(1, messages.INTEGER_MAX - 1)
 names = st.text(max_size=30).filter(lambda name: len(name.encode()) <= messages.NAME_BYTES_MAX)
 frames = st.lists(st.binary(max_size=50), max_size=messages.RELAY_FRAME_COUNT_MAX)
-last_terms = st.integers(-1, messages.INTEGER_MAX)
+last_terms = st.integers(-1, PLACE_MAX)
 levels = st.integers(1, LEVEL_MAX)
 builds = st.tuples(names, st.tuples(levels, levels).map(sorted)).map(
     lambda drawn: Build(drawn[0], *drawn[1])
@@ -54,10 +56,10 @@ founders = st.none() | st.dictionaries(names, names, max_size=4)
 
 @st.composite
 def appends(draw: st.DrawFn) -> AppendEntries:
-    before = draw(st.integers(0, 2**60))
-    pairs = draw(st.lists(st.tuples(st.sampled_from([b"\0", b"\1"]), st.binary(), numbers)))
+    before = draw(st.integers(0, 2**40))
+    pairs = draw(st.lists(st.tuples(st.sampled_from([b"\0", b"\1"]), st.binary(), places)))
     entries = [(kind + rest, before + 1 + i, term) for i, (kind, rest, term) in enumerate(pairs)]
-    return AppendEntries(draw(numbers), draw(numbers), before, draw(numbers), entries)
+    return AppendEntries(draw(places), draw(places), before, draw(places), entries)
 
 
 @st.composite
@@ -65,7 +67,7 @@ def chunks(draw: st.DrawFn) -> SnapshotChunk:
     data, offset, rest = draw(st.binary()), draw(st.integers(0, 2**60)), draw(st.integers(0, 9))
     digest = draw(st.binary(max_size=messages.DIGEST_BYTES_MAX))
     size = offset + len(data) + rest
-    return SnapshotChunk(draw(names), draw(numbers), draw(numbers), size, digest, offset, data)
+    return SnapshotChunk(draw(names), draw(places), draw(places), size, digest, offset, data)
 
 
 any_message = st.one_of(
@@ -78,19 +80,20 @@ any_message = st.one_of(
         st.sets(names, max_size=5).map(lambda members: tuple(sorted(members))),
         st.booleans(),
         founders,
+        places,
     ),
     st.builds(Extension, builds, levels),
-    st.builds(RequestVote, numbers, numbers, last_terms),
-    st.builds(PreVote, numbers, numbers, last_terms),
-    st.builds(AppendEntriesResponse, numbers, numbers, st.booleans(), st.booleans()),
-    st.builds(Health, numbers, st.booleans()),
-    st.builds(SnapshotRequest, names, numbers),
+    st.builds(RequestVote, places, places, last_terms),
+    st.builds(PreVote, places, places, last_terms),
+    st.builds(AppendEntriesResponse, places, places, st.booleans(), st.booleans()),
+    st.builds(Health, places, st.booleans()),
+    st.builds(SnapshotRequest, names, offsets),
     st.builds(SnapshotRefused, names),
     *(
-        st.builds(kind, numbers)
+        st.builds(kind, places)
         for kind in (RequestVoteResponse, PreVoteGranted, SnapshotOffer, TimeoutNow)
     ),
-    *(st.builds(kind, numbers, numbers) for kind in (ReadIndex, ReadIndexResponse)),
+    *(st.builds(kind, places, places) for kind in (ReadIndex, ReadIndexResponse)),
     *(st.builds(kind, relay_ids, frames) for kind in (Relay, RelayReply)),
     st.builds(Relay, relay_ids, frames, st.none() | names.filter(bool)),
     st.builds(messages.About, st.binary(max_size=100)),
@@ -252,11 +255,40 @@ def test_entry_count_beyond_the_body_is_refused_before_anything_is_allocated() -
         decode(memoryview(payload))
 
 
-def test_numbers_that_sqlite_cannot_hold_are_refused() -> None:
-    payload = body_of(ReadIndex(1, 2))
-    struct.pack_into("<Q", payload, 1, 2**63)
+PLACES = {"admitted_index", "applied_index", "commit_index", "index", "last_index", "last_term"}
+PLACES |= {"next_index", "previous_index", "previous_term", "sequence", "term"}
+
+
+@pytest.mark.parametrize("place", [PLACE_MAX + 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_no_message_has_an_index_or_a_term_that_the_journal_does_not_hold(place: int) -> None:
+    tried = 0
+    for example in EXAMPLES:
+        for name in PLACES & {item.name for item in fields(example)}:
+            if name == "last_term" and place >= 2**63:
+                continue  # it has a sign
+            changes: dict[str, Any] = {name: place}
+            if name == "previous_index":
+                changes["entries"] = []
+            payload = memoryview(body_of(replace(example, **changes)))
+            with pytest.raises(MessageError, match="out of bounds"):
+                decode(payload)
+            tried += 1
+    assert tried > len(PLACES)
+
+
+def test_no_entry_has_an_index_or_a_term_that_the_journal_does_not_hold() -> None:
+    for before, term in ((PLACE_MAX, 1), (1, PLACE_MAX + 1)):
+        append = AppendEntries(1, 0, before, 1, [(b"\1", before + 1, term)])
+        with pytest.raises(MessageError, match="out of bounds"):
+            decode(memoryview(body_of(append)))
+
+
+@pytest.mark.parametrize(
+    "message", [SnapshotRequest("", 2**63), SnapshotChunk("s", 1, 2, 2**63, b"", 0, b"")]
+)
+def test_numbers_that_sqlite_cannot_hold_are_refused(message: Message) -> None:
     with pytest.raises(MessageError, match="out of bounds"):
-        decode(memoryview(payload))
+        decode(memoryview(body_of(message)))
 
 
 def test_last_term_below_minus_one_is_refused() -> None:
