@@ -122,7 +122,7 @@ NAK: Final = "NAK"
 
 # Limits. Each bounds what one client can make a node hold.
 HEADER_BYTES_MAX: Final = 16 * 1024  # of a request, besides a publication's text: 0.5 ms of JSON
-TEXT_HEADER_BYTES_MAX: Final = 2 * 1024 * 1024  # with it; and of a reply
+TEXT_HEADER_BYTES_MAX: Final = 2 * 1024 * 1024  # with it; and of a reply, see decode_reply
 TOPIC_BYTES_MAX: Final = 255  # as in NATS and Kafka (249): a name, not a document
 NAME_BYTES_MAX: Final = 128  # client ids and request ids: UUIDs with room for a prefix
 PUBLICATION_BYTES_MAX: Final = 1024 * 1024  # NATS' and Kafka's default: 1 MiB
@@ -443,8 +443,12 @@ def _frames(header: dict[str, Any], lengths: bytes, data: bytes) -> list[bytes]:
 
 
 def decode_reply(frames: Sequence[bytes]) -> Reply:
-    """Return the reply in `frames` (delimiter removed). Raises ProtocolError bad_request."""
-    header = _header(frames, TEXT_HEADER_BYTES_MAX)
+    """Return the reply in `frames` (delimiter removed). Raises ProtocolError.
+
+    A node keeps its headers within TEXT_HEADER_BYTES_MAX, but for a REQUEST_ID's of a client whose
+    thousand topics have long names of quotes: each is two bytes of JSON.
+    """
+    header = _header(frames, MESSAGE_BYTES_MAX)
     kind = header.get("type")
     if kind not in (ACK, NAK):
         raise ProtocolError("bad_request", f"a reply's type is ACK or NAK, not {_shown(kind)}")

@@ -1591,19 +1591,19 @@ class Store:
     ) -> dict[str, Any]:
         """Return what REQUEST_ID tells a client of recoveries; `known`: the last it was told of.
 
-        It says no ends of topics that the principal may not read any more.
-
         `settled`, if there was one since: up to this id each subscription's publications are the
         same as before. The client's cursor proves as much: it was moved by an entry of this log.
+        Else `ends` of its topics, but for those that the principal may not read any more. Nobody
+        needs both, and they would not fit into one header (protocol.TEXT_HEADER_BYTES_MAX).
         """
         topics = self._topics.of(client_id)
         hidden = self._hidden(principal, topics)
         names = ["", *(recovery.name for recovery in self._recoveries)]
-        told: dict[str, Any] = {
-            "recovery": names[-1],
-            "ends": {name: topics[name].last_id for name in sorted(topics.keys() - hidden)},
-        }
-        if known is not None and known != names[-1]:
+        told: dict[str, Any] = {"recovery": names[-1]}
+        if known is None or known == names[-1]:
+            shown = sorted(topics.keys() - hidden)
+            told["ends"] = {name: topics[name].last_id for name in shown}
+        else:
             settled = self._recoveries[names.index(known)].settled if known in names else {}
             told["settled"] = {
                 name: max(settled.get(name, 0), topics[name].subscribers[client_id].cursor)

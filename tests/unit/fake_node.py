@@ -138,9 +138,9 @@ class FakeCluster:
             self._check_sequence(client, request)
             client.epoch += client.sequence != before
         body = {"client_id": client_id, "epoch": client.epoch, "sequence": client.sequence}
-        body |= {"recovery": self.recovery, "ends": self.ends}
-        if request.body.get("recovery") not in (None, self.recovery):
-            body["settled"] = self.settled
+        is_told = request.body.get("recovery") in (None, self.recovery)
+        body |= {"recovery": self.recovery}
+        body |= {"ends": self.ends} if is_told else {"settled": self.settled}
         return body | {"counters": client.counters, "subscriptions": client.cursors}, b"", b""
 
     def _sub(self, request: Request) -> tuple[dict[str, Any], bytes, bytes]:

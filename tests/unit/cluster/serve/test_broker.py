@@ -11,33 +11,51 @@ from typing import Any
 
 import pytest
 
+from cluster.log.entries import PLACE_MAX
 from cluster.serve import broker as broker_module
 from cluster.serve.broker import Answer, Broker, BrokerLimits, Waiting
 from cluster.serve.quotas import Quotas, Refusals
 from cluster.store import commands, publications
 from cluster.store import store as stores
-from cluster.store.commands import ChangeUser, Put, Raise, SetTopic
+from cluster.store.commands import ChangeUser, Put, Raise, SetTopic, Subscribe
 from cluster.store.outcomes import Delivery, Done, Looked, Refused
-from cluster.store.store import Store
-from cluster.wire.levels import LEVEL_FIRST, LEVEL_OF_EXPIRY, LEVEL_OF_GROUPS, LEVEL_OF_IDLE
+from cluster.store.store import Limits, Store
+from cluster.store.tables import ID_MAX, RecoveryRow
+from cluster.wire.levels import (
+    LEVEL_FIRST,
+    LEVEL_OF_EXPIRY,
+    LEVEL_OF_GROUPS,
+    LEVEL_OF_IDLE,
+    LEVEL_OF_TOPICS,
+)
 from flotilla_client.policies import parse_keep
 from flotilla_client.properties import Enveloped, Properties
 from flotilla_client.properties import encode as encode_properties
 from flotilla_client.protocol import (
+    ACK,
     ACTS,
+    EARLIEST,
     GET,
     INSPECT,
+    INTEGER_MAX,
+    MESSAGE_BYTES_MAX,
+    NAME_BYTES_MAX,
     PUT,
     READ,
     REQUEST_ID,
     SEEK,
     SUB,
     TAKE,
+    TEXT_HEADER_BYTES_MAX,
+    TOPIC_BYTES_MAX,
     TOPICS,
     UNSUB,
     ProtocolError,
+    Reply,
     Request,
+    decode_reply,
     decode_request,
+    encode_reply,
     encode_request,
     pack,
 )
@@ -130,6 +148,46 @@ def test_a_put_s_bytes_are_kept_once(bench: BrokerBench) -> None:
     assert (request.lengths, request.data) == (b"", b"")
     assert code_of(*bench.turn()) == "ACK"
     assert bench.store.backlog_bytes("t") == 1004
+
+
+@pytest.mark.parametrize(
+    ("letter", "limit"), [("x", TEXT_HEADER_BYTES_MAX), ('"', MESSAGE_BYTES_MAX)]
+)
+@pytest.mark.parametrize("known", ["", "the last one"])
+def test_the_largest_client_is_taken_up_in_one_reply(
+    tmp_path: Path, known: str, letter: str, limit: int
+) -> None:
+    bench = BrokerBench(tmp_path)
+    store, limits = bench.store, Limits()
+    name_bytes = limits.names_bytes_max // limits.producers_per_client_max - len('""')
+    names = [f"{number:0{name_bytes}}" for number in range(limits.producers_per_client_max)]
+    subscribed = [
+        f"{number:04}".ljust(TOPIC_BYTES_MAX, letter)
+        for number in range(limits.subscriptions_per_client_max - 1)  # and "t"
+    ]
+    asked = [
+        Raise(LEVEL_OF_TOPICS),
+        *(Put(ME, None, name, INTEGER_MAX, *pack([b""])) for name in names),
+        *(Subscribe(ME, None, name, None, start=EARLIEST) for name in subscribed),
+    ]
+    outcomes = store.apply(store.applied_index + 1, 1, commands.encode(0, asked))
+    assert all(isinstance(each, Done) for each in outcomes)
+    store._recoveries.append(RecoveryRow("the last one", {}))
+    bench.ask(REQUEST_ID, recovery=known)
+    answers = bench.turn()
+    while not answers:
+        bench.serve(bench.barrier, store.applied_index)
+        answers = bench.taken()
+    [answer] = answers
+    assert len(answer.body["counters"]) == limits.producers_per_client_max
+    ids = {name: ID_MAX for name in answer.body["subscriptions"]}
+    assert len(ids) == limits.subscriptions_per_client_max
+    body = answer.body | {"subscriptions": ids, "placed": dict.fromkeys(ids, PLACE_MAX)}
+    body |= {told: ids for told in body.keys() & {"ends", "settled"}}
+    body["patterns"] = dict.fromkeys(subscribed[: limits.patterns_per_client_max], PLACE_MAX)
+    frames = encode_reply(Reply(ACK, "r" * NAME_BYTES_MAX, "a", "a", PLACE_MAX, body))
+    assert len(frames[0]) <= limit
+    assert decode_reply(frames).body == body
 
 
 @pytest.mark.parametrize(
