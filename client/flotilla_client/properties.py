@@ -14,6 +14,7 @@ envelope. So each has one encoding, and each encoding one meaning.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -31,8 +32,8 @@ EXPIRES_MS_MAX: Final = 315_360_000_000  # ten years: what is to stay longer nee
 DELIVER_AFTER_MS_MAX: Final = 31_536_000_000  # a year: what is due later is a calendar's
 
 _KEY_TEXT, _KEY_BYTES, _HEADER_TEXT, _HEADER_BYTES, _EXPIRY, _DELAY = 1, 2, 3, 4, 5, 6
-_MS_BYTES: Final = 8
-_MS_FIELD_BYTES: Final = 1 + _MS_BYTES
+_MS: Final = struct.Struct("<Q")
+_MS_FIELD_BYTES: Final = 1 + _MS.size
 _DURATIONS: Final = (  # in their order, before all else: tag, name, limit
     (_EXPIRY, "expiry", EXPIRES_MS_MAX),
     (_DELAY, "delay", DELIVER_AFTER_MS_MAX),
@@ -130,11 +131,11 @@ def encode(properties: Properties) -> bytes:
     if properties.expires_ms:
         _check_ms(properties.expires_ms, EXPIRES_MS_MAX)
         fields.append(_EXPIRY)
-        fields += properties.expires_ms.to_bytes(_MS_BYTES, "little")
+        fields += _MS.pack(properties.expires_ms)
     if properties.deliver_after_ms:
         _check_ms(properties.deliver_after_ms, DELIVER_AFTER_MS_MAX)
         fields.append(_DELAY)
-        fields += properties.deliver_after_ms.to_bytes(_MS_BYTES, "little")
+        fields += _MS.pack(properties.deliver_after_ms)
     key = properties.key
     if key is not None:
         value, is_text = _value("key", key)
@@ -181,9 +182,13 @@ def _value(what: str, value: object) -> tuple[bytes, bool]:
     return bytes(value), False
 
 
-def _checked_name(name: str) -> bytes:
+def _check_name(name: str) -> None:
     if not name or not name.isprintable():
         raise ProtocolError("bad_request", "a header's name is printable text, and not empty")
+
+
+def _checked_name(name: str) -> bytes:
+    _check_name(name)
     named = name.encode()
     if len(named) > HEADER_NAME_BYTES_MAX:
         raise _too_large(f"a header's name of {len(named)} bytes", HEADER_NAME_BYTES_MAX)
@@ -217,27 +222,20 @@ def key_field(data: bytes, start: int = 0) -> bytes | None:
     return data[first : first + 3 + int.from_bytes(data[first + 1 : first + 3], "little")]
 
 
-def expiry_of(publication: bytes) -> int:
-    """Return the `expires_ms` of a publication that begins with properties; they were read before.
-
-    0: it never expires.
-    """
-    return _ms_at(publication, HEAD_BYTES) if publication[HEAD_BYTES] == _EXPIRY else 0
+def expiry_of(data: bytes, start: int = 0) -> int:
+    """Return the `expires_ms` of the properties at `start`, which were read before; 0: none."""
+    first = start + HEAD_BYTES
+    return _MS.unpack_from(data, first + 1)[0] if data[first] == _EXPIRY else 0
 
 
-def delay_of(publication: bytes) -> int:
-    """Return the `deliver_after_ms` of a publication that begins with properties, as `expiry_of`.
-
-    0: it is not delayed.
-    """
-    first = HEAD_BYTES + (_MS_FIELD_BYTES if publication[HEAD_BYTES] == _EXPIRY else 0)
-    if first == envelope_bytes(publication) or publication[first] != _DELAY:
-        return 0
-    return _ms_at(publication, first)
-
-
-def _ms_at(publication: bytes, first: int) -> int:
-    return int.from_bytes(publication[first + 1 : first + _MS_FIELD_BYTES], "little")
+def delay_of(data: bytes, start: int = 0) -> int:
+    """Return the `deliver_after_ms` of the properties at `start`, as `expiry_of`; 0: none."""
+    first = start + HEAD_BYTES
+    if data[first] == _EXPIRY:
+        first += _MS_FIELD_BYTES
+        if first - start == HEAD_BYTES + (data[start + 1] | data[start + 2] << 8):
+            return 0
+    return _MS.unpack_from(data, first + 1)[0] if data[first] == _DELAY else 0
 
 
 def decode(publication: bytes) -> tuple[Properties, int]:
@@ -245,59 +243,129 @@ def decode(publication: bytes) -> tuple[Properties, int]:
 
     Raises ProtocolError `bad_request`, `too_large`.
     """
-    if len(publication) < HEAD_BYTES or publication[0] != VERSION:
-        raise _malformed(f"they do not begin with {VERSION}, their version, and their size")
-    end = envelope_bytes(publication)
-    if end > PROPERTIES_BYTES_MAX:
-        raise _too_large(f"properties of {end} bytes", PROPERTIES_BYTES_MAX)
-    if not HEAD_BYTES < end <= len(publication):
-        raise _malformed(f"{end} bytes of a publication of {len(publication)}")
+    fields: list[tuple[int, bytes, int, int]] = []
+    check(publication, 0, len(publication), set(), are_texts=False, fields=fields)
     key: str | bytes | None = None
     headers: dict[str, str | bytes] = {}
-    expires_ms, delay_ms, position = _durations(publication, end)
-    first = position
-    while position < end:
-        tag = publication[position]
-        if tag in (_HEADER_TEXT, _HEADER_BYTES):
-            named, position = _sized(publication, position + 1, 1, end)
-            name = _text(named)
-            _checked_name(name)
-            if name in headers:
-                raise _malformed(f"header {name!r} is there twice")
-            value, position = _sized(publication, position, 2, end)
-            headers[name] = _text(value) if tag == _HEADER_TEXT else value
-        elif tag in (_KEY_TEXT, _KEY_BYTES) and position == first:
-            value, position = _sized(publication, position + 1, 2, end)
-            if len(value) > KEY_BYTES_MAX:
-                raise _too_large(f"key of {len(value)} bytes", KEY_BYTES_MAX)
-            key = _text(value) if tag == _KEY_TEXT else value
+    ms = {_EXPIRY: 0, _DELAY: 0}
+    for tag, name, first, last in fields:
+        value = publication[first:last]
+        if tag in ms:
+            ms[tag] = int.from_bytes(value, "little")
+        elif name:
+            headers[name.decode()] = _text(value) if tag == _HEADER_TEXT else value
         else:
-            raise _malformed(f"no field begins with {tag} at byte {position}")
-    if len(headers) > HEADERS_MAX:
-        raise _too_large(f"{len(headers)} headers", HEADERS_MAX)
-    return Properties(key, headers, expires_ms, delay_ms), end
+            key = _text(value) if tag == _KEY_TEXT else value
+    return Properties(key, headers, ms[_EXPIRY], ms[_DELAY]), envelope_bytes(publication)
 
 
-def _durations(publication: bytes, end: int) -> tuple[int, int, int]:
-    """Return the expiry and the delay (0: none), and where what follows them begins."""
-    found, position = {_EXPIRY: 0, _DELAY: 0}, HEAD_BYTES
+def check(
+    data: bytes,
+    start: int,
+    stop: int,
+    names: set[bytes],
+    *,
+    are_texts: bool,
+    fields: list[tuple[int, bytes, int, int]] | None = None,
+) -> tuple[bool, bool]:
+    """Check the properties of the publication data[start:stop]; return if it expires, is delayed.
+
+    `names`: of headers that were found right before, with which it goes on. `are_texts`: whether
+    what is to be text is looked at as well. `fields` takes each one's tag, a header's name, and
+    where in `data` the value is. Makes next to no object: a batch has 65,536 of these, or 200,000
+    headers, and a node reads it in one turn. Raises ProtocolError `bad_request`, `too_large`.
+    """
+    first = start + HEAD_BYTES
+    if first > stop or data[start] != VERSION:
+        raise _malformed(f"they do not begin with {VERSION}, their version, and their size")
+    end = first + (data[start + 1] | data[start + 2] << 8)
+    if end - start > PROPERTIES_BYTES_MAX:
+        raise _too_large(f"properties of {end - start} bytes", PROPERTIES_BYTES_MAX)
+    if not first < end <= stop:
+        raise _malformed(f"{end - start} bytes of a publication of {stop - start}")
+    at, expires, is_delayed = first, False, False
+    if data[first] >= _EXPIRY:
+        at, expires, is_delayed = _check_durations(data, first, end, fields)
+    tag = data[at] if at < end else 0
+    if _KEY_TEXT <= tag <= _KEY_BYTES:
+        value = at + 3
+        if value > end:
+            raise _beyond(at - start)
+        at = value + (data[value - 2] | data[value - 1] << 8)
+        if at > end:
+            raise _beyond(value - start)
+        if at - value > KEY_BYTES_MAX:
+            raise _too_large(f"key of {at - value} bytes", KEY_BYTES_MAX)
+        if are_texts and tag == _KEY_TEXT:
+            _text(data[value:at])
+        if fields is not None:
+            fields.append((tag, b"", value, at))
+    if at < end:
+        _check_headers(data, at, end, start, names, are_texts, fields)
+    return expires, is_delayed
+
+
+def _check_headers(
+    data: bytes,
+    at: int,
+    end: int,
+    start: int,
+    names: set[bytes],
+    are_texts: bool,
+    fields: list[tuple[int, bytes, int, int]] | None,
+) -> None:
+    own: list[bytes] = []
+    while at < end:
+        tag = data[at]
+        if not _HEADER_TEXT <= tag <= _HEADER_BYTES:
+            raise _malformed(f"no field begins with {tag} at byte {at - start}")
+        named = at + 2
+        if named > end:
+            raise _beyond(at - start)
+        size_at = named + data[at + 1]
+        value = size_at + 2
+        if value > end:
+            raise _beyond(named - start)
+        at = value + (data[size_at] | data[size_at + 1] << 8)
+        if at > end:
+            raise _beyond(value - start)
+        name = data[named:size_at]
+        if name not in names:
+            _check_name(_text(name))
+            names.add(name)
+        own.append(name)
+        if are_texts and tag == _HEADER_TEXT and at > value:
+            _text(data[value:at])
+        if fields is not None:
+            fields.append((tag, name, value, at))
+    if len(own) > HEADERS_MAX:
+        raise _too_large(f"{len(own)} headers", HEADERS_MAX)
+    if len(own) > 1 and len(set(own)) < len(own):
+        twice = next(name for name in own if own.count(name) > 1)
+        raise _malformed(f"header {_text(twice)!r} is there twice")
+
+
+def _check_durations(
+    data: bytes, at: int, end: int, fields: list[tuple[int, bytes, int, int]] | None
+) -> tuple[int, bool, bool]:
+    """Check an expiry and a delay; return where they end, and whether they are there."""
+    found = []
     for tag, name, ms_max in _DURATIONS:
-        if position < end and publication[position] == tag:
-            if position + _MS_FIELD_BYTES > end:
+        is_there = at < end and data[at] == tag
+        found.append(is_there)
+        if is_there:
+            after = at + _MS_FIELD_BYTES
+            if after > end:
                 raise _malformed(f"the {name} goes beyond their end")
-            found[tag] = _ms_at(publication, position)
-            _check_ms(found[tag], ms_max)
-            position += _MS_FIELD_BYTES
-    return found[_EXPIRY], found[_DELAY], position
+            _check_ms(_MS.unpack_from(data, at + 1)[0], ms_max)
+            if fields is not None:
+                fields.append((tag, b"", at + 1, after))
+            at = after
+    return at, found[0], found[1]
 
 
-def _sized(publication: bytes, start: int, size_bytes: int, end: int) -> tuple[bytes, int]:
-    """Return a value that its size stands before, and where it ends."""
-    first = start + size_bytes
-    last = first + int.from_bytes(publication[start:first], "little")
-    if first > end or last > end:
-        raise _malformed(f"the field at byte {start} goes beyond their end")
-    return publication[first:last], last
+def _beyond(at: int) -> ProtocolError:
+    return _malformed(f"the field at byte {at} goes beyond their end")
 
 
 def _text(value: bytes) -> str:

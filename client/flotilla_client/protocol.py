@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import reprlib
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
@@ -40,6 +40,7 @@ from flotilla_client.properties import (
     envelope_bytes,
     expiry_of,
 )
+from flotilla_client.properties import check as check_properties
 from flotilla_client.properties import decode as decode_properties
 from flotilla_client.properties import encode as encode_properties
 
@@ -384,22 +385,24 @@ def lasting(publication: bytes) -> bytes:
 
 def expiries(lengths: bytes, data: bytes) -> list[int]:
     """Return each publication's `expires_ms`, 0 for none, of a batch that was read before."""
-    return _of_each(expiry_of, lengths, data)
+    return list(_of_each(expiry_of, lengths, data))
+
+
+def has_expiry(lengths: bytes, data: bytes) -> bool:
+    """Return whether any publication of a batch that was read before expires."""
+    return any(_of_each(expiry_of, lengths, data))
 
 
 def delays(lengths: bytes, data: bytes) -> list[int]:
     """Return each publication's `deliver_after_ms`, 0 for none, of a batch that was read before."""
-    return _of_each(delay_of, lengths, data)
+    return list(_of_each(delay_of, lengths, data))
 
 
-def _of_each(read: Callable[[bytes], int], lengths: bytes, data: bytes) -> list[int]:
-    found: list[int] = []
+def _of_each(read: Callable[[bytes, int], int], lengths: bytes, data: bytes) -> Iterator[int]:
     start = 0
     for size in struct.unpack(f"<{len(lengths) >> 2}I", lengths):
-        end = start + (size & _SIZE)
-        found.append(read(data[start:end]) if size & HAS_PROPERTIES else 0)
-        start = end
-    return found
+        yield read(data, start) if size >= HAS_PROPERTIES else 0
+        start += size & _SIZE
 
 
 # --- encoding -----------------------------------------------------------------------------------
@@ -461,7 +464,8 @@ def decode_reply(frames: Sequence[bytes]) -> Reply:
         _mapping(header, "body"),
     )
     if len(frames) > 1:
-        reply.lengths, reply.data, reply.properties = _batch_frames(frames)
+        reply.lengths, reply.data, sizes = _batch_frames(frames)
+        reply.properties = _properties(sizes, reply.data)
     return reply
 
 
@@ -477,7 +481,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
             "bad_request",
             f"unknown request type {_shown(kind)}; known: {', '.join(sorted(REQUEST_TYPES))}",
         )
-    lengths, data, properties = _batch_frames(frames)
+    lengths, data, sizes = _batch_frames(frames)
     request = Request(
         kind,
         _text(header, "request_id", NAME_BYTES_MAX),
@@ -488,10 +492,9 @@ def decode_request(frames: Sequence[bytes]) -> Request:
         lengths,
         data,
     )
-    if properties:
+    if sizes:
         request.has_properties = True
-        request.has_expiry = any(each.expires_ms for each in properties.values())
-        request.is_delayed = any(each.deliver_after_ms for each in properties.values())
+        request.has_expiry, request.is_delayed = _check_properties(sizes, data)
     _CHECKS[kind](request)
     return request
 
@@ -563,13 +566,13 @@ def _object(frame: bytes) -> dict[str, Any]:
     return header
 
 
-def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes, dict[int, Properties]]:
-    """Return lengths, data, and the properties of those publications that have some, by place."""
+def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes, Sequence[int]]:
+    """Return lengths, data, and the sizes if any publication has properties."""
     if len(frames) == 1:
-        return b"", b"", {}
+        return b"", b"", ()
     lengths, data = frames[1], frames[2]
     if len(lengths) == 4 and int.from_bytes(lengths, "little") == len(data) <= BATCH_BYTES_MAX:
-        return bytes(lengths), bytes(data), {}  # as a rule: one, without properties
+        return bytes(lengths), bytes(data), ()  # as a rule: one, without properties
     if len(lengths) > 4 * BATCH_COUNT_MAX:
         raise ProtocolError(
             "too_large", f"batch of {len(lengths) // 4} publications", limit=BATCH_COUNT_MAX
@@ -578,15 +581,35 @@ def _batch_frames(frames: Sequence[bytes]) -> tuple[bytes, bytes, dict[int, Prop
         raise ProtocolError("too_large", f"batch of {len(data)} bytes", limit=BATCH_BYTES_MAX)
     sizes = batch_sizes(lengths, len(data))
     if not sizes or max(sizes) < HAS_PROPERTIES:  # as a rule
-        return bytes(lengths), bytes(data), {}
+        return bytes(lengths), bytes(data), ()
+    return bytes(lengths), bytes(data), sizes
+
+
+def _properties(sizes: Sequence[int], data: bytes) -> dict[int, Properties]:
+    """Return the properties of those publications that have some, by place."""
     properties: dict[int, Properties] = {}
     start = 0
     for place, size in enumerate(sizes):
         end = start + (size & _SIZE)
         if size & HAS_PROPERTIES:
-            properties[place], _ = decode_properties(bytes(data[start:end]))
+            properties[place], _ = decode_properties(data[start:end])
         start = end
-    return bytes(lengths), bytes(data), properties
+    return properties
+
+
+def _check_properties(sizes: Sequence[int], data: bytes) -> tuple[bool, bool]:
+    """Check the properties in a batch; return whether any expires, and is delayed."""
+    has_expiry = is_delayed = False
+    are_texts = not data.isascii()  # what is ASCII is text
+    names: set[bytes] = set()
+    start = 0
+    for size in sizes:
+        end = start + (size & _SIZE)
+        if size >= HAS_PROPERTIES:
+            expires, delayed = check_properties(data, start, end, names, are_texts=are_texts)
+            has_expiry, is_delayed = has_expiry or expires, is_delayed or delayed
+        start = end
+    return has_expiry, is_delayed
 
 
 def _text(fields: Mapping[str, Any], name: str, bytes_max: int) -> str:

@@ -100,7 +100,7 @@ def _traced(request: Request) -> Iterator[Mapping[str, str | bytes]]:
     start, seen = 0, set[str | bytes]()
     for (size,) in struct.iter_unpack("<I", request.lengths):
         end = start + (size & ~HAS_PROPERTIES)
-        if size & HAS_PROPERTIES:
+        if size & HAS_PROPERTIES and request.data.find(b"traceparent", start, end) >= 0:
             properties: Properties = decode_properties(request.data[start:end])[0]
             parent = properties.headers.get("traceparent")
             if parent is not None and parent not in seen:

@@ -52,7 +52,7 @@ from flotilla_client.protocol import (
     ProtocolError,
     check_start,
     delays,
-    expiries,
+    has_expiry,
     total_bytes,
 )
 
@@ -710,7 +710,7 @@ def _put(meta: list[Any], payload: bytes, start: int, level: int) -> tuple[Put, 
         if total != data_bytes or level < LEVEL_OF_PROPERTIES:
             raise DamagedEntry(f"PUT's lengths add up to {total}, its data has {data_bytes} bytes")
         put.has_properties = True
-        put.has_expiry = level >= LEVEL_OF_EXPIRY and any(expiries(lengths, put.data))
+        put.has_expiry = level >= LEVEL_OF_EXPIRY and has_expiry(lengths, put.data)
     if kind == _DELAYED_PUT:
         # Without its data, one that is stored already is repeated.
         if level < LEVEL_OF_DELAY or (put.data and not all(delays(lengths, put.data))):

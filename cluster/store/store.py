@@ -118,6 +118,7 @@ from flotilla_client.protocol import (
     NEW,
     ProtocolError,
     expiries,
+    has_expiry,
     lane_of,
     matches,
 )
@@ -1118,7 +1119,7 @@ class Store:
         topic = self._topics.active.get(due.topic)
         if topic is not None and topic.takes:
             batch = due.lengths, due.data
-            self._add(topic, due.principal, *batch, any(expiries(*batch)))
+            self._add(topic, due.principal, *batch, has_expiry(*batch))
             self._entered.add(due.topic)
 
     def take_entered(self) -> list[str]:

@@ -115,6 +115,10 @@ HEADER = field(3, (1, b"a"), (2, b"x"))
         (enveloped(field(9, (2, b"k"))), "no field begins with 9"),
         (enveloped(field(1, (2, b"\xff"))), "not UTF-8"),
         (enveloped(field(3, (1, b"\xff"), (2, b""))), "not UTF-8"),
+        (enveloped(field(3, (1, b"a"), (2, b"\xff"))), "not UTF-8"),
+        (enveloped(b"\x05" + bytes(7)), "the expiry goes beyond their end"),
+        (enveloped(b"\x06" + bytes(7)), "the delay goes beyond their end"),
+        (enveloped(HEADER, b"\x05" + bytes(8)), "no field begins with 5"),
         (enveloped(field(3, (1, b""), (2, b""))), "printable text"),
         (enveloped(field(3, (1, b"\n"), (2, b""))), "printable text"),
         (enveloped(b"\x01\x05\x00k"), "goes beyond their end"),
@@ -129,6 +133,37 @@ def test_malformed_properties_are_refused_at_the_door(envelope: bytes, what: str
     put = Request(PUT, "r", "t", "c", None, {"counter": 0, "count": 1}, lengths, envelope)
     with pytest.raises(ProtocolError, match=what):
         decode_request(encode_request(put))
+
+
+alphabet = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 9, 0x61, 0xC3, 0xA4, 0xFF])
+garbage_envelopes = st.lists(alphabet, max_size=30).map(lambda fields: enveloped(bytes(fields)))
+
+
+@given(st.lists(st.one_of(made_properties.map(encode).filter(bool), garbage_envelopes), min_size=1))
+def test_a_node_takes_a_batch_if_each_of_its_publications_can_be_read(batch: list[bytes]) -> None:
+    try:
+        each = [decode(envelope)[0] for envelope in batch]
+    except ProtocolError:
+        each = []
+    lengths, data = pack([Enveloped(envelope) for envelope in batch])
+    put = Request(PUT, "r", "t", "c", None, {"counter": 0, "count": len(batch)}, lengths, data)
+    delays = {own.deliver_after_ms > 0 for own in each}
+    if not each or len(delays) == 2:  # a batch is delayed as a whole
+        with pytest.raises(ProtocolError):
+            decode_request(encode_request(put))
+        return
+    taken = decode_request(encode_request(put))
+    assert len(each) == len(batch)
+    assert taken.has_expiry == any(own.expires_ms for own in each)
+    assert taken.is_delayed == any(own.deliver_after_ms for own in each)
+
+
+def test_a_node_makes_no_objects_of_what_it_only_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 65,536 publications that took 0.2 s of a turn, in which nobody else was heard."""
+    monkeypatch.setattr(protocol, "decode_properties", None)
+    lengths, data = pack([Enveloped(encode(Properties("k", {"a": "b"})))] * 3)
+    put = Request(PUT, "r", "t", "c", None, {"counter": 0, "count": 3}, lengths, data)
+    assert decode_request(encode_request(put)).has_properties
 
 
 def too_large(properties: Properties) -> int:
