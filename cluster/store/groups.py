@@ -308,8 +308,10 @@ class Groups:
         limits: GroupLimits,
         id_max: int,
         takes_letters: Callable[[str], bool],
+        hold_letter: Callable[[Topic, str, str, int], None],
     ) -> None:
         self._id_max, self._takes_letters = id_max, takes_letters
+        self._hold_letter = hold_letter
         self._database, self._topics, self._publications = database, topics, publications
         self._limits = limits
         self._groups: dict[tuple[str, str], SharedGroup] = {}  # by topic and name
@@ -764,7 +766,9 @@ class Groups:
             return False
         [publication] = unpack(found.lengths, found.data)
         lengths, data = pack([_dead_letter(group, id_, publication, reason)])
-        if self._topics.make_room(dead_letters, len(lengths) + len(data)):
+        size_bytes = len(lengths) + len(data)
+        self._hold_letter(dead_letters, group.topic.name, group.name, size_bytes)
+        if self._topics.make_room(dead_letters, size_bytes):
             self.gone(dead_letters)
         self._publications.add(dead_letters, 1, lengths, data)
         self._topics.put(dead_letters, now_ms)

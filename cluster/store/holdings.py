@@ -70,6 +70,10 @@ class Holdings:
             self._makers[topic, group] = principal
             self.groups[principal] += 1
 
+    def maker(self, topic: str, group: str) -> str | None:
+        """Return who has made a group, None if that is not known."""
+        return self._makers.get((topic, group))
+
     def ended(self, topic: str, group: str) -> None:
         """Count a group that has ended, whoever ended it."""
         maker = self._makers.pop((topic, group), None)

@@ -190,6 +190,7 @@ class Store:
             limits.groups,
             limits.id_max,
             self._takes_letters,
+            self._hold_letter,
         )
         self._publications.load(self._topics.active.values())
         self._dirty_members = False
@@ -1181,6 +1182,10 @@ class Store:
         if principal is not None:
             self.holdings.before(topic.name, topic.added_bytes - topic.dropped_bytes)
         self.holdings.put(principal, topic.name, size_bytes)
+
+    def _hold_letter(self, letters: Topic, origin: str, group: str, size_bytes: int) -> None:
+        """Count a dead letter for who has made its group: he says where to they go."""
+        self._hold(letters, self.holdings.maker(origin, group), size_bytes)
 
     def unread_bytes_of(self, principal: str) -> int:
         """Return how many bytes of a principal's nobody has read, or can read yet."""

@@ -14,6 +14,7 @@ from cluster.store import groups
 from cluster.store.commands import (
     ENTRY_BYTES_MAX,
     OPERATIONS_PER_ENTRY,
+    Advance,
     DeleteTopic,
     DropClient,
     DropGroup,
@@ -506,6 +507,23 @@ def test_without_a_subscriber_of_dead_letters_it_is_given_again(
 
 def letting(dead_letter: str, is_new: bool = False) -> SetTopic:
     return SetTopic("t", {"dead_letter": dead_letter}, is_new, True)
+
+
+def test_dead_letters_are_the_group_maker_s_until_they_are_read_and_collected(
+    bench: GroupsBench,
+) -> None:
+    bench.store.holdings.made("ann", "t", "g")  # as if the group were hers
+    bench.ok(making(max_attempts=1, dead_letter="dead"))
+    bench.ok(Subscribe("b", None, "dead", None))
+    assert give_up(bench) == 1
+    found = bench.store.read("b", "dead", None, 10, 1000)
+    assert isinstance(found, Delivery), found
+    assert found.count
+    assert bench.store.unread_bytes_of("ann") == len(found.lengths) + len(found.data)
+    bench.ok(Advance("b", None, {"dead": found.count}))
+    while bench.store.collect_garbage(1):
+        pass
+    assert bench.store.unread_bytes_of("ann") == 0
 
 
 def give_up(bench: GroupsBench) -> int:
