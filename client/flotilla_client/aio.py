@@ -1322,9 +1322,10 @@ class AsyncProducer:
         self._producer.warn()
 
     async def close(self) -> None:
-        """Flush, then stop. What got no answer stays in the outbox."""
-        self._producer.begin_closing()
-        await _finished(self._producer, now_ms() + self._producer.deadline_ms)
+        """Flush, then stop; see `Producer.close`."""
+        if self._producer.is_here():
+            self._producer.begin_closing()
+            await _finished(self._producer, now_ms() + self._producer.deadline_ms)
         self._producer.warn()
 
 
@@ -1334,7 +1335,7 @@ async def _finished(producer: Producer, end_ms: float) -> None:
     await _until(lambda: producer.has_answered(due), end_ms)
     producer.stop()
     await _until(producer.has_ended, max(end_ms, now_ms()) + STOP_MS)
-    producer.finish(0.0)
+    producer.let_go()
 
 
 async def _until(condition: Callable[[], bool], end_ms: float) -> None:

@@ -172,6 +172,7 @@ class Producer:
         self._queue = Queue(batch_bytes)
         self._is_done = threading.Event()
         self._has_begun = self._has_ended = False  # the thread; guarded by the queue's lock
+        self._is_left = False  # by who closed it; guarded in the same way
         # From here on the thread's own.
         self._connection = EndpointSockets(endpoints, key)
         self._pipeline = Pipeline(
@@ -341,8 +342,17 @@ class Producer:
         self.stop()
         with lock:
             changed.wait_for(self.has_ended, (max(0.0, end_ms - _now_ms()) + STOP_MS) / 1000)
-            if self in _open:
-                _open.discard(self)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let others publish to the topic, behind the end of the thread: on a slow disk it lasts.
+
+        Until then it writes to the outbox, where whoever came sooner would overtake what it has.
+        """
+        with self._queue.lock:
+            self._is_left = True
+            if self._has_ended and self in _open:
+                forget_at_exit(self)
                 self._on_close()
 
     def is_here(self) -> bool:
@@ -398,6 +408,8 @@ class Producer:
             with self._queue.lock:
                 self._close_wakes()
                 self._queue.changed.notify_all()
+                if self._is_left:
+                    self.let_go()
 
     def _close_wakes(self) -> None:
         self._has_ended = True

@@ -284,3 +284,35 @@ def test_its_producer_is_awaited(node: FakeNode) -> None:
                 assert [(await future).id for future in futures] == list(range(1, 51))
 
     _run(work())
+
+
+def test_a_producer_that_writes_to_a_slow_disk_holds_up_no_other_task(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory(), timeout=0.1) as client:
+            await client.subscribe("t")
+            out = await client.producer("t")
+            waits: list[float] = []
+            monkeypatch.setattr(out._producer, "has_ended", lambda: False)
+            changed = out._producer._queue.changed
+            monkeypatch.setattr(changed, "wait_for", lambda _, timeout: waits.append(timeout))
+            await out.close()
+            assert waits == []
+
+    _run(work())
+
+
+def test_a_producer_of_another_process_closes_nothing(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
+            await client.subscribe("t")
+            out = await client.producer("t")
+            with monkeypatch.context() as forked:
+                forked.setattr(out._producer, "_pid", 0)
+                await out.close()
+            await (await out.send("on"))
+
+    _run(work())

@@ -285,6 +285,33 @@ def test_one_that_has_no_time_left_puts_what_it_has_into_the_outbox(
     assert _stored(node) == _numbered(9)
 
 
+def test_nobody_overtakes_what_a_closed_one_still_writes_to_a_slow_disk(node: FakeNode) -> None:
+    with _client(node) as client:
+        client.subscribe("t")
+        out = client.producer("t")
+        enqueue, is_writing, disk = out._pipeline._enqueue, threading.Event(), threading.Event()
+
+        def written_late(*taken: Any) -> Any:
+            is_writing.set()
+            disk.wait(5)
+            return enqueue(*taken)
+
+        out._pipeline._enqueue = written_late  # type: ignore[method-assign]
+        sooner = out.send("sooner")
+        out.begin_flushing()
+        assert is_writing.wait(5)
+        out.finish(0.0)
+        try:
+            with pytest.raises(TopicInUse):
+                client.publish("t", "later")
+        finally:
+            disk.set()
+        assert isinstance(sooner.exception(5), Unavailable)
+        out._thread.join()
+        client.publish("t", "later")
+        assert _stored(node) == [b"sooner", b"later"]
+
+
 def test_nothing_is_taken_by_one_that_was_closed(node: FakeNode) -> None:
     with _client(node) as client:
         out = client.producer("t")
