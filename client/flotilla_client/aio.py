@@ -1009,6 +1009,11 @@ class AsyncClient:
             await self._read(steps, end_ms - now_ms())
 
     async def _say_what_is_settled(self, book: LeaseBook, end_ms: float) -> None:
+        """Tell the cluster what was said so far of work that others of this client still do."""
+        while book.is_unsaid:
+            await self._take(book, 0, None, 0, end_ms)
+
+    async def _give_back(self, book: LeaseBook, end_ms: float) -> None:
         """Tell the cluster all that is to be told of work that nobody here does any more."""
         while book.is_left:
             book.give_back()
@@ -1017,7 +1022,7 @@ class AsyncClient:
     async def _give_back_work(self, end_ms: float) -> None:
         for book in tuple(self._session.books.values()):
             try:
-                await self._say_what_is_settled(book, end_ms)
+                await self._give_back(book, end_ms)
             except FlotillaError as error:
                 LOG.warning(NOT_GIVEN_BACK, book.group, book.topic, error)
 
@@ -1236,8 +1241,9 @@ class AsyncWorkItems(AsyncIterator[WorkItem]):
             wish = loop.wish()
             await client._take(book, *wish, end_ms)
             end_ms = client._end_ms()
-            if wish[0] and loop.is_idle:
-                await self.close()
+            if loop.is_over or (wish[0] and loop.is_idle):
+                loop.end()
+                await client._say_what_is_settled(book, end_ms)
                 raise StopAsyncIteration
         return item
 
@@ -1259,17 +1265,18 @@ class AsyncWorkItems(AsyncIterator[WorkItem]):
             LOG.warning(NOT_GIVEN_BACK, self._loop.book.group, self._loop.book.topic, late)
 
     def __del__(self) -> None:
-        self._loop.leave(is_done=False)
+        if not self._loop.is_over:
+            self._loop.leave(is_done=False)
 
     async def close(self) -> None:
-        """End the loop; what it was left with is given back, now."""
+        """End the loop; what it was left with, or others still have of it, is given back, now."""
         await self._end(is_done=False)
 
     aclose = close  # what `contextlib.aclosing` calls
 
     async def _end(self, is_done: bool) -> None:
         if self._loop.leave(is_done):
-            await self._client._say_what_is_settled(self._loop.book, self._client._end_ms())
+            await self._client._give_back(self._loop.book, self._client._end_ms())
 
 
 class AsyncProducer:

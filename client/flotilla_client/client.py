@@ -1160,8 +1160,9 @@ class Client:
         left it, else when the iterator is closed or its lease runs out.
 
         An item has at least half of its lease when it is handed over. A body that takes longer says
-        `item.extend()`. It ends only if nothing came for `idle`. Raises AlreadyReading: one loop of
-        a client works in a group at a time; with "auto", in one thread.
+        `item.extend()`. It ends only if nothing came for `idle`; what other threads then still
+        have ("manual") stays theirs. Raises AlreadyReading: one loop of a client works in a group
+        at a time; with "auto", in one thread.
         """
         settings = GroupSettings.of(lease, max_attempts, dead_letter, ordered_by_key, start)
         session = self._session
@@ -1178,6 +1179,11 @@ class Client:
             raise lease_lost(item)
 
     def _say_what_is_settled(self, book: LeaseBook, end_ms: float) -> None:
+        """Tell the cluster what was said so far of work that others of this client still do."""
+        while book.is_unsaid:
+            self._run(take(self._operations, book, 0, None, 0), end_ms - now_ms())
+
+    def _give_back(self, book: LeaseBook, end_ms: float) -> None:
         """Tell the cluster all that is to be told of work that nobody here does any more."""
         while book.is_left:
             book.give_back()
@@ -1186,7 +1192,7 @@ class Client:
     def _give_back_work(self, end_ms: float) -> None:
         for book in tuple(self._session.books.values()):
             try:
-                self._say_what_is_settled(book, end_ms)
+                self._give_back(book, end_ms)
             except FlotillaError as error:
                 LOG.warning(NOT_GIVEN_BACK, book.group, book.topic, error)
 
@@ -1501,8 +1507,9 @@ class WorkItems(Iterator[WorkItem]):
             wish = loop.wish()
             client._run(take(operations, book, *wish), end_ms - now_ms())
             end_ms = client._end_ms()
-            if wish[0] and loop.is_idle:
-                self.close()
+            if loop.is_over or (wish[0] and loop.is_idle):
+                loop.end()
+                client._say_what_is_settled(book, end_ms)
                 raise StopIteration
         return item
 
@@ -1524,12 +1531,13 @@ class WorkItems(Iterator[WorkItem]):
             LOG.warning(NOT_GIVEN_BACK, self._loop.book.group, self._loop.book.topic, late)
 
     def __del__(self) -> None:
-        self._loop.leave(is_done=False)
+        if not self._loop.is_over:
+            self._loop.leave(is_done=False)
 
     def close(self) -> None:
-        """End the loop; what it was left with is given back, now."""
+        """End the loop; what it was left with, or others still have of it, is given back, now."""
         self._end(is_done=False)
 
     def _end(self, is_done: bool) -> None:
         if self._loop.leave(is_done):
-            self._client._say_what_is_settled(self._loop.book, self._client._end_ms())
+            self._client._give_back(self._loop.book, self._client._end_ms())

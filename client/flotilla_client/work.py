@@ -166,9 +166,10 @@ class LeaseBook:
         check_here(self._home, "the work that it has leased is that process's")
 
     def begin(self, loop: object, owner: Owner) -> bool:
-        """Let a loop work in it; what one before has left is given back. Raises AlreadyReading.
+        """Let a loop work in it. Raises AlreadyReading.
 
-        Returns False for one that another thread has let work in it just now.
+        What one before has not handed over is given back; who works on what it has handed over goes
+        on. Returns False for one that another thread has let work in it just now.
         """
         with self._lock:
             if self.loop is loop:
@@ -179,7 +180,7 @@ class LeaseBook:
                     " close it, or give each worker a client of its own"
                 )
                 raise AlreadyReading(message, details={"reader": owner.name})
-            self.give_back()
+            self.give_back_hand()
             self.loop = loop
             return True
 
@@ -202,7 +203,14 @@ class LeaseBook:
     def give_back(self) -> None:
         """Note that nobody works on what is here."""
         with self._lock:
-            for item in (*self.given.values(), *self.hand):
+            for item in tuple(self.given.values()):
+                self.settle(item, "nak", 0)
+            self.give_back_hand()
+
+    def give_back_hand(self) -> None:
+        """Note that nobody will be handed what is in hand."""
+        with self._lock:
+            for item in self.hand:
                 self.settle(item, "nak", 0)
             self.hand.clear()
 
@@ -545,7 +553,8 @@ def lease_lost(item: WorkItem) -> LeaseLost:
 class WorkLoop:
     """A loop over work, from its first item until it is left; what it does between exchanges.
 
-    `is_over`: for good. WorkItems and AsyncWorkItems carry out `wish` until there is an `item`.
+    `is_over`: it brings nothing more. WorkItems and AsyncWorkItems carry out `wish` until there is
+    an `item`.
     """
 
     def __init__(
@@ -562,7 +571,7 @@ class WorkLoop:
         self.book, self.settings = book, settings
         self.prefetch = checks.integer("prefetch", prefetch, 1, protocol.TAKE_COUNT_MAX)
         self.wait_ms = wait_ms
-        self.is_over = self.has_begun = False
+        self.is_over = self.has_begun = self._is_left = False
         self._is_manual, self._idle_ms = ack == "manual", idle_ms
         self._item: WorkItem | None = None
         self._owner: Owner | None = None
@@ -624,13 +633,22 @@ class WorkLoop:
             return False
         return self.book.now_ms() - self._idle_since_ms >= self._idle_ms
 
-    def leave(self, is_done: bool) -> bool:
-        """End it; `is_done`: the body of the last item has ended well. Return if it had begun.
-
-        In a child process nothing is left: the work goes on in its parent.
-        """
-        is_at_work = self.has_begun and not self.is_over and self.book.is_here()
+    def end(self) -> None:
+        """Bring nothing more, as nothing came. Who works on what was handed over goes on."""
         self.is_over = True
+        if self.book.loop in (self, None):  # what comes for another one of its threads is nobody's
+            self.book.loop = None
+            self.book.give_back_hand()
+
+    def leave(self, is_done: bool) -> bool:
+        """Give back what it has; `is_done`: the body of the last item has ended well.
+
+        Return whether it had anything to do with the work. In a child process it has not: that
+        goes on in its parent. Nor has one behind whose end another one works.
+        """
+        is_at_work = self.has_begun and not self._is_left and self.book.is_here()
+        is_at_work = is_at_work and self.book.loop in (self, None)
+        self.is_over = self._is_left = True
         if is_at_work:
             self._settle("ack" if is_done else "nak")
             self.book.give_back()

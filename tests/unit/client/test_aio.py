@@ -290,7 +290,9 @@ def test_a_producer_that_writes_to_a_slow_disk_holds_up_no_other_task(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        async with AsyncClient(node.endpoint, state_dir=node.new_directory(), timeout=0.1) as client:
+        async with AsyncClient(
+            node.endpoint, state_dir=node.new_directory(), timeout=0.1
+        ) as client:
             await client.subscribe("t")
             out = await client.producer("t")
             waits: list[float] = []

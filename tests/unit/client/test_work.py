@@ -21,7 +21,7 @@ from flotilla_client import (
     Unsupported,
 )
 from flotilla_client.losses import Losses
-from flotilla_client.protocol import ACK, SETTLE_ROWS_MAX, Reply, Request, pack
+from flotilla_client.protocol import ACK, SETTLE_ROWS_MAX, TAKE, Reply, Request, pack
 from flotilla_client.reading import Owner, this_thread
 from flotilla_client.work import (
     SHORT_WAIT_MS,
@@ -32,6 +32,7 @@ from flotilla_client.work import (
     make_group,
     take,
 )
+from tests.unit.fake_node import FakeNode, client_of
 
 LEASE_MS = 1_000
 
@@ -505,6 +506,59 @@ def test_what_a_task_has_in_hand_is_given_back_where_nobody_works_any_more(
     bench: WorkBench,
 ) -> None:
     client = TakesOfNobody(bench)
-    asyncio.run(client._say_what_is_settled(bench.book, float("inf")))
+    asyncio.run(client._give_back(bench.book, float("inf")))
     assert [said["naks"] for said in client.said] == [[[1, 1, 5, 0]]]
     assert not bench.book.is_left
+
+
+def test_who_works_on_what_a_loop_gave_goes_on_behind_its_end(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.publish_many("t", ["1", "2", "3"])
+        one, two, three = client.work("t", "g", ack="manual", idle=0)
+        one.ack()
+        assert list(client.work("t", "g", ack="manual", idle=0)) == []
+        with client.work("t", "g", ack="manual", idle=0) as items:
+            assert list(items) == []
+            two.ack()
+        assert [item.settled for item in (one, two, three)] == ["ack", "ack", "nak"]
+    assert [_said(request, "acks") for request in node.of_type(TAKE)] == [[], [], [1], [], [2]]
+    assert [_said(request, "naks") for request in node.of_type(TAKE)] == [[], [], [], [], [3]]
+
+
+def test_what_comes_for_a_thread_whose_loop_another_one_has_ended_is_given_back(
+    node: FakeNode,
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.publish_many("t", ["1", "2"])
+        items = client.work("t", "g", ack="manual")
+        run = client._run
+
+        def ended_meanwhile(*about: Any) -> Any:
+            answer = run(*about)
+            items._loop.is_over = True
+            return answer
+
+        client._run = ended_meanwhile  # type: ignore[method-assign, assignment]
+        assert next(items, None) is None
+        assert [_said(request, "naks") for request in node.of_type(TAKE)] == [[], [1, 2]]
+        assert not items._loop.book.is_left
+
+
+def test_tasks_go_on_with_what_a_loop_gave_behind_its_end(node: FakeNode) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
+            await client.subscribe("t")
+            await client.publish("t", "1")
+            [item] = [item async for item in client.work("t", "g", ack="manual", idle=0)]
+            item.ack()
+
+    asyncio.run(work())
+    assert [_said(request, "acks") for request in node.of_type(TAKE)] == [[], [], [1]]
+
+
+def _said(request: Request, how: str) -> list[int]:
+    """Return the ids of which a TAKE says so."""
+    rows = request.body.get(how, [])
+    return [id_ for _, first, last, *_ in rows for id_ in range(first, last + 1)]
