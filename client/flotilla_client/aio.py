@@ -277,13 +277,18 @@ class _AsyncParts:
             self.joined.not_opened(error)
 
     def _explain(self, error: FlotillaError, then: Callable[[FlotillaError], None]) -> None:
+        told = with_endpoints(error, self.session.endpoints)
+
         async def explain() -> None:
-            then(await self.explained(error))
+            nonlocal told
+            told = await self.explained(error)
 
         if UNCONNECTED.isdisjoint(error.details.get("causes", {}).values()):
-            then(with_endpoints(error, self.session.endpoints))
+            then(told)
         else:
             self._begin(error, explain)
+            # However it ends: an application may cancel it, with all others.
+            self._tasks[error].add_done_callback(lambda _: then(told))
 
     async def explained(self, error: FlotillaError) -> FlotillaError:
         """`explained` in a thread, as it waits; without it if no thread is free."""
@@ -698,12 +703,22 @@ class AsyncClient:
         parts.here()
         await parts.soon.drained(end_ms)
         words_end_ms = end_of_words(end_ms)
-        await self._give_back_work(words_end_ms)
-        for steps in session.last_words(owner, is_done):
-            try:
-                await self._read(steps, words_end_ms - now_ms())
-            except FlotillaError as error:
-                LOG.warning(NOT_TOLD, session.name, error)
+        try:
+            await self._give_back_work(words_end_ms)
+            for steps in session.last_words(owner, is_done):
+                try:
+                    await self._read(steps, words_end_ms - now_ms())
+                except FlotillaError as error:
+                    LOG.warning(NOT_TOLD, session.name, error)
+        except Exception:  # an observer's, or a record's: it is closed all the same
+            await self._shut(parts, owner, end_ms, is_done)
+            raise
+        await self._shut(parts, owner, end_ms, is_done)
+        session.operations.warn()
+
+    @staticmethod
+    async def _shut(parts: _AsyncParts, owner: Owner, end_ms: float, is_done: bool) -> None:
+        session = parts.session
         session.begin_closing()
         parts.end_all()
         producers = tuple(session.producers.values())
@@ -717,7 +732,6 @@ class AsyncClient:
             for endpoint in tuple(parts.links):
                 parts.close(endpoint)
             session.close(owner, is_done)
-        session.operations.warn()
 
     async def subscribe(self, topic: str, start: str | int | datetime = "new") -> SubscribeResult:
         """Subscribe durably; see `Client.subscribe`."""

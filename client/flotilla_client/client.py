@@ -625,9 +625,11 @@ class Session:
                 self.operations.readers.come_back(owner, None)
                 self.operations.go_on_behind_what_is_gone()
         finally:
-            self.state.close()
-            if self._recording is not None:
-                self._recording.close()
+            try:
+                self.state.close()
+            finally:
+                if self._recording is not None:
+                    self._recording.close()
 
     @contextmanager
     def closed_if_broken_off(self) -> Iterator[None]:
@@ -812,12 +814,21 @@ class Client:
         session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
         parts.publisher.finish(end_ms)
         words_end_ms = end_of_words(end_ms)
-        self._give_back_work(words_end_ms)
-        for steps in session.last_words(owner, is_done):
-            try:
-                self._run(steps, words_end_ms - now_ms())
-            except FlotillaError as error:
-                LOG.warning(NOT_TOLD, session.name, error)
+        try:
+            self._give_back_work(words_end_ms)
+            for steps in session.last_words(owner, is_done):
+                try:
+                    self._run(steps, words_end_ms - now_ms())
+                except FlotillaError as error:
+                    LOG.warning(NOT_TOLD, session.name, error)
+        except Exception:  # an observer's, or a record's: it is closed all the same
+            self._shut(parts, owner, end_ms, is_done)
+            raise
+        self._shut(parts, owner, end_ms, is_done)
+        session.operations.warn()
+
+    def _shut(self, parts: _Parts, owner: Owner, end_ms: float, is_done: bool) -> None:
+        session = parts.session
         session.begin_closing()
         finish_all(tuple(session.producers.values()), end_ms)
 
@@ -827,7 +838,6 @@ class Client:
 
         # Its time may be over, as it waited for answers; who is under way ends at the next look.
         self._in_turn(parts, max(end_ms, now_ms() + CLOSE_MS), close)
-        session.operations.warn()
 
     def subscribe(self, topic: str, start: str | int | datetime = "new") -> SubscribeResult:
         """Subscribe durably; ids above the result's `last_id` will be delivered.

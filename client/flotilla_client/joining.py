@@ -21,6 +21,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, assert_never
 
@@ -418,7 +419,8 @@ class Joined:
             for batch in line.stored:
                 for call, _ in batch.owned:
                     call.keep(stored)
-                self._record(batch, stored)
+                with suppress(Exception):  # a record that can't be written lacks an end, no more
+                    self._record(batch, stored)
             for call in line.waiting:
                 call.end(_copied(waiting))
         self._lines.clear()
@@ -776,11 +778,11 @@ class Joined:
         """Tell a batch's callers its error; take out of the outbox what certainly will not be."""
         if isinstance(error, Unavailable):
             error.definite = False  # it stays in the outbox, so it will happen
-        self._record(batch, error)
         line.stored.clear()
         try:
+            self._record(batch, error)
             is_parted = self._take_out(line, batch, error)
-        except Exception as failure:  # noqa: BLE001, the disk's: the callers get it
+        except Exception as failure:  # noqa: BLE001, an observer's or the disk's: its callers get it
             self._break_off(line, batch, failure)
             return
         if is_parted:

@@ -16,10 +16,12 @@ from flotilla_client import (
     Client,
     FlotillaError,
     NotSubscribed,
+    RecordError,
     Unavailable,
 )
 from flotilla_client.aio import AsyncMessages, AsyncWorkItems
 from flotilla_client.client import Messages, WorkItems
+from flotilla_client.observer import Operation, Outcome, Silent
 from flotilla_client.protocol import GET, PUT, TAKE
 from tests.unit.fake_node import TIMEOUT_S, FakeCluster, FakeNode, client_of, nak
 
@@ -316,5 +318,61 @@ def test_a_producer_of_another_process_closes_nothing(
                 forked.setattr(out._producer, "_pid", 0)
                 await out.close()
             await (await out.send("on"))
+
+    _run(work())
+
+
+class Unwritable(Silent):
+    """An observer whose disk is full by the time something ends."""
+
+    def on_complete(self, operation: Operation, outcome: Outcome) -> None:
+        if operation.f == "put":
+            raise RecordError("the disk is full", definite=False)
+
+
+def test_a_refusal_that_no_record_takes_is_told_to_who_published(node: FakeNode) -> None:
+    node.always(PUT, nak("unauthorized"))
+
+    async def work() -> None:
+        state = node.new_directory()
+        async with AsyncClient(node.endpoint, state_dir=state, observer=Unwritable()) as client:
+            await client.subscribe("t")
+            with pytest.raises(RecordError) as told:
+                await client.publish("t", "a")
+            assert not told.value.definite
+
+    _run(work())
+
+
+def test_a_client_whose_record_is_full_is_closed_and_tells_all_who_wait(node: FakeNode) -> None:
+    node.always(PUT, "deaf")
+
+    async def work() -> None:
+        state = node.new_directory()
+        client = AsyncClient(node.endpoint, state_dir=state, observer=Unwritable())
+        await client.open()
+        asked = [asyncio.create_task(client.publish(topic, "a")) for topic in "abc"]
+        await asyncio.to_thread(node.await_requests, PUT, 3)
+        await client.close()
+        assert [type(error) for error in await asyncio.gather(*asked, return_exceptions=True)] == [
+            Unavailable
+        ] * 3
+        await AsyncClient(node.endpoint, state_dir=state).close()
+
+    _run(work())
+
+
+def test_who_publishes_is_told_though_all_of_the_client_s_own_tasks_are_cancelled() -> None:
+    async def work() -> None:
+        client = AsyncClient("127.0.0.1:1")
+        parts, told = client._parts.here(), list[FlotillaError]()
+        parts.here()
+        refused = Unavailable("nobody is there", details={"causes": {0: "connection refused"}})
+        parts._explain(refused, told.append)
+        [explaining] = parts._tasks.values()
+        explaining.cancel()
+        await asyncio.wait([explaining])
+        assert [refused.message in error.message for error in told] == [True]
+        await client.close()
 
     _run(work())

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flotilla_client import AsyncClient, BadRequest, Client, Fenced, TooLarge
+from flotilla_client import AsyncClient, BadRequest, Client, Closed, Fenced, RecordError, TooLarge
+from flotilla_client.observer import Handling, Silent
 from flotilla_client.protocol import REQUEST_ID
 from tests.unit.fake_node import FakeNode, client_of
 
@@ -90,3 +91,34 @@ def test_a_wrong_name_is_refused_at_once(name: Any, error: type[Exception]) -> N
 def test_a_state_directory_and_a_name_exclude_each_other(node: FakeNode, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`state_dir` or `name`"):
         client_of(node, tmp_path, name="billing")
+
+
+class Unwritable(Silent):
+    """An observer whose disk is full by the time that something is acknowledged."""
+
+    def on_handling(self, handling: Handling) -> None:
+        if handling.f == "ack":
+            raise RecordError("the disk is full")
+
+
+def test_a_client_whose_record_is_full_is_closed_all_the_same(node: FakeNode) -> None:
+    client = named(node, observer=Unwritable())
+    client.subscribe("t")
+    client.publish("t", "a")
+    assert client.get("t", timeout=2) is not None
+    with pytest.raises(RecordError):
+        client.close()
+    with pytest.raises(Closed):
+        client.publish("t", "b")
+    assert not client._parts.here().connection._links
+
+    async def work() -> None:
+        client = AsyncClient(node.endpoint, name="other", timeout=3, observer=Unwritable())
+        await client.subscribe("t")
+        await client.publish("t", "a")
+        assert await client.get("t", timeout=2) is not None
+        with pytest.raises(RecordError):
+            await client.close()
+        assert not client._parts.here().links
+
+    asyncio.run(work())
