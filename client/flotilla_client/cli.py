@@ -563,7 +563,7 @@ def _read_topic(client: Client, options: Any) -> int:
         try:
             found = client.read_runs(options.topic, next_id or 1, min(left, GET_COUNT))
         except Gap as gap:
-            if next_id is not None:
+            if options.start is not None or code == OK:
                 raise
             next_id = gap.details["last_id"] + 1  # the first that is kept
             continue
@@ -728,18 +728,22 @@ def _send_lines(client: Client, topic: str, lines: Lines, tally: _Tally) -> None
 
 def _send_burst(producer: Producer, lines: Lines, tally: _Tally) -> None:
     """Send lines until none comes for a moment, or others have waited long enough."""
-    end_s = time.monotonic() + TURN_S
-    while tally.error is None and time.monotonic() < end_s:
-        line = lines.next(BURST_PAUSE_S)
-        if line is None:
-            return
-        try:
-            future = producer.send(tally.wrap(_fitting(line, tally.taken + 1)))
-        except FlotillaError:
-            lines.put_back(line)
-            raise
-        tally.taken += 1
-        future.add_done_callback(functools.partial(tally.add, tally.taken))
+    end_s, before = time.monotonic() + TURN_S, tally.taken
+    try:
+        while tally.error is None and time.monotonic() < end_s:
+            line = lines.next(BURST_PAUSE_S)
+            if line is None:
+                return
+            number = tally.taken + 1
+            try:
+                future = producer.send(tally.wrap(_fitting(line, number)))
+            except FlotillaError:
+                lines.put_back(line)
+                raise
+            tally.taken = number
+            future.add_done_callback(functools.partial(tally.add, number))
+    finally:  # ctrl-C may come behind the sending of a line: it is taken all the same
+        tally.taken = before + producer.begin_flushing()
 
 
 def _keep_lines(client: Client, topic: str, lines: Lines, tally: _Tally) -> None:
@@ -747,13 +751,17 @@ def _keep_lines(client: Client, topic: str, lines: Lines, tally: _Tally) -> None
 
     Until the input ends or pauses, or the outbox is full.
     """
+    state = client._session.state
     while batch := _next_batch(lines, tally):
-        try:
-            tally.keep(client.enqueue(topic, list(map(tally.wrap, batch))))
-        except FlotillaError:
-            for line in reversed(batch):
-                lines.put_back(line)
-            raise
+        with state.turn():
+            before = state.counter(topic)
+            try:
+                client.enqueue(topic, list(map(tally.wrap, batch)))
+            finally:  # ctrl-C, or a disk that fails, may come behind the change
+                kept = state.counter(topic) - before
+                tally.keep(kept)
+                for line in reversed(batch[kept:]):
+                    lines.put_back(line)
 
 
 def _next_batch(lines: Lines, tally: _Tally) -> list[bytes]:

@@ -11,18 +11,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pexpect
 import pytest
 
-from flotilla_client import Client, arguments, cli, shell
+from flotilla_client import Client, PutResult, arguments, cli, shell
 from flotilla_client.lines import Lines
-from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT, STATUS
+from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT, READ, STATUS
 from flotilla_client.version import VERSION
-from tests.unit.fake_node import FakeNode, nak
+from tests.unit.fake_node import FakeNode, client_of, nak
 
 Run = Callable[..., tuple[int, bytes, bytes]]
 
@@ -748,6 +750,71 @@ def test_a_rerun_from_the_line_that_it_names_doubles_nothing(
         assert again.communicate(b"".join(lines[line - 1 :]), timeout=20)[1] == b""
         got = [message.publication for message in client.messages("t", idle=0)]
     assert got == [line.rstrip() for line in lines]
+
+
+@pytest.fixture
+def three_lines() -> Iterator[Lines]:
+    """An input of three lines."""
+    read, write = os.pipe()
+    os.write(write, b"1\n2\n3\n")
+    os.close(write)
+    yield Lines(read)
+    os.close(read)
+
+
+def test_what_ctrl_c_comes_behind_the_sending_of_is_not_to_be_sent_again(
+    node: FakeNode, three_lines: Lines
+) -> None:
+    tally = cli._Tally(lambda line: line)
+    with client_of(node) as client:
+        client.subscribe("t")
+        with client.producer("t") as producer:
+            send = producer.send
+
+            def interrupted(publication: bytes) -> Future[PutResult]:
+                future = send(publication)
+                if publication == b"2":
+                    raise KeyboardInterrupt
+                return future
+
+            producer.send = interrupted  # type: ignore[method-assign, assignment]
+            with pytest.raises(KeyboardInterrupt):
+                cli._send_burst(producer, three_lines, tally)
+        assert node.cluster.topics["t"] == [b"1", b"2"]
+    assert tally.summary(is_at_end=False).endswith("stopped before line 3")
+
+
+def test_what_ctrl_c_comes_behind_the_keeping_of_is_not_to_be_sent_again(
+    node: FakeNode, three_lines: Lines
+) -> None:
+    tally = cli._Tally(lambda line: line)
+    with client_of(node) as client:
+        commit = client._session.state._commit
+
+        def interrupted(*statements: Any, **how: Any) -> int:
+            commit(*statements, **how)
+            raise KeyboardInterrupt
+
+        client._session.state._commit = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            cli._keep_lines(client, "t", three_lines, tally)
+        assert [entry.count for entry in client._session.state.outbox("t")] == [3]
+    assert tally.summary(three_lines.have_ended()) == (
+        "0 stored, 3 kept in the outbox, stopped before line 4 (the end of the input)"
+    )
+
+
+def test_a_topic_that_drops_while_its_begin_is_looked_for_is_read_from_there(
+    run: Run, node: FakeNode
+) -> None:
+    run("sub", "t")
+    for text in "abc":
+        run("put", "t", text)
+    gaps = [nak("gap", topic="t", first_id=1, last_id=last, missed=last) for last in (1, 2)]
+    node.script(READ, *gaps)
+    assert run("read", "t") == (0, b"c\n", b"")
+    node.script(READ, gaps[0])
+    assert run("read", "t", "--from", "1")[0] == 3
 
 
 def test_ctrl_c_ends_a_follow_with_130_and_no_traceback(node: FakeNode, tmp_path: Path) -> None:
