@@ -158,13 +158,17 @@ class Recorder:
         written = 0
         if self.is_closed:  # under a thread that its client has waited for in vain
             raise OSError(errno.EBADF, "it is closed", str(self.path))
+        start = os.fstat(self._file.fileno()).st_size
         try:
             while written < len(line):
                 written += self._file.write(line[written:])
-        except OSError as error:
-            if written:  # the next line must not be glued to half of this one
-                os.ftruncate(self._file.fileno(), self._file.tell() - written)
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        except BaseException as error:
+            # The next line must not be glued to half of this one, nor take the place of a whole one
+            # behind which ctrl-C came.
+            os.ftruncate(self._file.fileno(), start)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, str(self.path)) from error
+            raise
 
 
 def _repeated(invoke: dict[str, Any]) -> dict[str, Any]:

@@ -469,7 +469,11 @@ class FlotillaBroker(BrokerUsecase[WorkItem, AsyncClient, FlotillaConfig]):
 
     async def _connect(self) -> AsyncClient:
         client = AsyncClient(self._endpoints, **self._options)
-        await client.open()
+        try:
+            await client.open()
+        except BaseException:  # who connects again makes another one, of the same directory
+            await client.close()
+            raise
         self.config.broker_config.connected = client
         return client
 

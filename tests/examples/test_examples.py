@@ -353,3 +353,27 @@ def test_faststream_confirms_each_purchase_though_a_process_is_killed(
         until(is_settled, "not all is settled")
     other.process.send_signal(signal.SIGINT)
     assert any("validation error" in line for line in other.end())
+
+
+def test_a_faststream_broker_that_meets_no_cluster_may_connect_again(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from flotilla_broker import FlotillaBroker\n"
+        "from flotilla_client import Unavailable\n"
+        "async def work():\n"
+        "    broker = FlotillaBroker('127.0.0.1:1', state_dir=sys.argv[1], timeout=0.1)\n"
+        "    for _ in range(2):\n"
+        "        try:\n"
+        "            await broker.connect()\n"
+        "        except Unavailable as error:\n"
+        "            print('unavailable')\n"
+        "asyncio.run(work())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "state")],
+        cwd=ROOT / "examples" / "faststream",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("unavailable\n" * 2, 0), done.stderr

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from flotilla_client import (
 from flotilla_client.observer import Operation, Outcome
 from flotilla_client.pipeline import Pipeline
 from flotilla_client.protocol import GET, PUT
-from flotilla_client.recording import Recorder, Recording, digests
+from flotilla_client.recording import Recorder, Recording, digests, read
 from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, client_of, nak
 
@@ -514,6 +515,35 @@ def test_an_answer_is_recorded_under_the_topic_that_it_names(
     assert delivery.topic == "u"  # the library believes the reply: the checks don't
     asked, got = [row for row in _rows(directory) if row["f"] == "get"]
     assert (asked["topic"], got["topic"]) == ("t", "u")
+
+
+class Interrupted:
+    """A file behind each of whose writes ctrl-C comes."""
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self.file, self.fileno = file, file.fileno
+
+    def write(self, data: bytes) -> None:
+        self.file.write(data)
+        raise KeyboardInterrupt
+
+
+def test_no_two_operations_have_one_number_though_ctrl_c_comes_behind_a_line(
+    tmp_path: Path,
+) -> None:
+    with Recorder(tmp_path, "client", "run") as recorder:
+        recorder.invoke("put", "t")
+        file = recorder._file
+        recorder._file = Interrupted(file)  # type: ignore[assignment]
+        for line in (partial(recorder.invoke, "put", "t"), partial(recorder.single, "ack")):
+            with pytest.raises(KeyboardInterrupt):
+                line()
+        recorder._file = file
+        recorder.invoke("get", "t")
+    found = list(read(tmp_path / "client.jsonl"))
+    assert [(event["op_id"], event["f"]) for event in found] == [(1, "put"), (2, "get")]
 
 
 # --- a disk that is full ------------------------------------------------------------------------
