@@ -597,7 +597,8 @@ class _Soon:
 
 
 def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
+    """Wake who waits for it, unless its loop was closed under him."""
+    if not (future.done() or future.get_loop().is_closed()):
         future.set_result(None)
 
 

@@ -176,7 +176,10 @@ def this_task() -> Owner:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop runs yet
         task = None
-    return this_thread() if task is None else Owner(task, f"task {task.get_name()}", task.done)
+    if task is None:
+        return this_thread()
+    loop = task.get_loop()  # which may be closed with the task in it
+    return Owner(task, f"task {task.get_name()}", lambda: task.done() or loop.is_closed())
 
 
 def check_ack(ack: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,50 @@ from flotilla_client import (
 from flotilla_client.aio import AsyncMessages, AsyncWorkItems
 from flotilla_client.client import Messages, WorkItems
 from flotilla_client.observer import Operation, Outcome, Silent
-from flotilla_client.protocol import GET, PUT, TAKE
+from flotilla_client.protocol import GET, PUT, SUB, TAKE
 from tests.unit.fake_node import TIMEOUT_S, FakeCluster, FakeNode, client_of, nak
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 30))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", [PUT, SUB, GET, TAKE])
+def test_what_a_closed_loop_has_left_under_way_is_over_in_the_next(
+    node: FakeNode, kind: str
+) -> None:
+    client = AsyncClient(node.endpoint, state_dir=node.new_directory(), timeout=TIMEOUT_S)
+    left: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+        PUT: lambda: client.publish("t", "a"),
+        SUB: lambda: client.subscribe("u"),
+        GET: lambda: client.get("t", idle=9),
+        TAKE: lambda: client.work("t", "g").__anext__(),
+    }
+
+    async def leave() -> None:
+        await left[kind]()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(client.subscribe("t"))
+    node.always(kind, "deaf" if kind in (PUT, TAKE) else None)
+    node.always(SUB, nak("overloaded", retry_after_ms=2_000) if kind == SUB else None)
+    task = loop.create_task(leave())
+    asked = loop.run_in_executor(None, node.await_requests, kind, 2 if kind == SUB else 1)
+    loop.run_until_complete(asked)
+    loop.close()
+    node.always(kind, None)
+
+    async def go_on() -> None:
+        await client.publish("t", "b")
+        await client.subscribe("v")
+        delivery = await client.get("t", timeout=2, max_count=2)
+        assert delivery is not None
+        assert delivery.publications == ((b"a", b"b") if kind == PUT else (b"b",))
+        await client.close()
+
+    _run(go_on())
+    assert not task.done()
 
 
 def test_it_offers_what_the_client_offers() -> None:
