@@ -1253,10 +1253,9 @@ class AsyncWorkItems(AsyncIterator[WorkItem]):
             loop.begin(this_task())
         loop.come_back(this_task())
         while (item := loop.item()) is None:
-            wish = loop.wish()
-            await client._take(book, *wish, end_ms)
+            await client._take(book, *loop.wish(), end_ms)
             end_ms = client._end_ms()
-            if loop.is_over or (wish[0] and loop.is_idle):
+            if loop.is_over or loop.is_idle:
                 loop.end()
                 await client._say_what_is_settled(book, end_ms)
                 raise StopAsyncIteration

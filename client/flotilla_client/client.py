@@ -1514,10 +1514,9 @@ class WorkItems(Iterator[WorkItem]):
             loop.begin(this_thread())
         loop.come_back(this_thread())
         while (item := loop.item()) is None:
-            wish = loop.wish()
-            client._run(take(operations, book, *wish), end_ms - now_ms())
+            client._run(take(operations, book, *loop.wish()), end_ms - now_ms())
             end_ms = client._end_ms()
-            if loop.is_over or (wish[0] and loop.is_idle):
+            if loop.is_over or loop.is_idle:
                 loop.end()
                 client._say_what_is_settled(book, end_ms)
                 raise StopIteration

@@ -137,8 +137,8 @@ class LeaseBook:
 
     `extender(item, lease_ms)`: has an item extended by way of its client.
 
-    `hand` was taken and not handed over, `given` handed over and not settled, by id. Safe to use
-    from several threads.
+    `hand` was taken and not handed over, `given` handed over and not settled, by id. `asked_for`:
+    how many the last TAKE that was answered did ask for. Safe to use from several threads.
     """
 
     topic: str
@@ -148,6 +148,7 @@ class LeaseBook:
     loop: object = None
     hand: deque[WorkItem] = field(default_factory=deque)
     given: dict[int, WorkItem] = field(default_factory=dict)
+    asked_for: int = 0
     _number: int = 0
     _pending: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # to be said
     _asked: dict[str, Any] | None = None  # of which no answer is known
@@ -316,6 +317,9 @@ class LeaseBook:
         """Take in what a TAKE has brought; return the ids whose lease was another's by then."""
         body = reply.body
         with self._lock:
+            if self._asked is None:
+                return set()  # the client was adopted meanwhile: what it brings is no more its own
+            self.asked_for = self._asked["max_count"]
             lost = _ids(body["lost"])
             for id_, (kind, item, ms) in self._told.items():
                 if id_ in lost:
@@ -628,8 +632,8 @@ class WorkLoop:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has come for as long as it was to wait."""
-        if self.book.hand or self._idle_ms is None:
+        """Whether nothing has come for as long as it was to wait, though it was asked for."""
+        if self.book.hand or self._idle_ms is None or not self.book.asked_for:
             return False
         return self.book.now_ms() - self._idle_since_ms >= self._idle_ms
 

@@ -32,7 +32,7 @@ from flotilla_client.work import (
     make_group,
     take,
 )
-from tests.unit.fake_node import FakeNode, client_of
+from tests.unit.fake_node import FakeNode, client_of, impatient
 
 LEASE_MS = 1_000
 
@@ -476,6 +476,13 @@ def test_an_adoption_ends_all_leases() -> None:
     client.close()
 
 
+def test_an_answer_that_comes_behind_an_adoption_brings_nothing(bench: WorkBench) -> None:
+    bench.take()
+    bench.book.lose()
+    assert bench.answer(6, 2) == set()
+    assert bench.items() == []
+
+
 class TakesOfNobody(AsyncClient):
     """An AsyncClient whose TAKEs the bench answers: `lost` to what they say first."""
 
@@ -544,6 +551,20 @@ def test_what_comes_for_a_thread_whose_loop_another_one_has_ended_is_given_back(
         assert next(items, None) is None
         assert [_said(request, "naks") for request in node.of_type(TAKE)] == [[], [1, 2]]
         assert not items._loop.book.is_left
+
+
+def test_a_loop_whose_take_says_again_what_got_no_answer_asks_for_more_before_it_ends(
+    node: FakeNode,
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.publish_many("t", ["1", "2"])
+        items = client.work("t", "g", prefetch=1, idle=0)
+        one = next(items)
+        node.script(TAKE, *["deaf"] * 3)
+        with impatient(client), pytest.raises(Unavailable):
+            one.extend()
+        assert [item.id for item in items] == [2]
 
 
 def test_tasks_go_on_with_what_a_loop_gave_behind_its_end(node: FakeNode) -> None:
