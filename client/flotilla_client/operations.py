@@ -172,6 +172,7 @@ class Operations:
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
         self.resending = ""  # the topic whose outbox is being sent by an opening
         self.resent: Callable[[], object] = lambda: None  # called when that is over
+        self._openings = 0  # of which the newest may say so
         # What opening waits for: the id is taken up, or what waited in the outbox sent again.
         self.opening: Exchange | None = None
 
@@ -389,6 +390,8 @@ class Operations:
         outbox, and the topic's next publication or `flush` sends it first and reports.
         """
         final = frozenset({BacklogFull.CODE, DiskFull.CODE, QuotaExceeded.CODE})
+        self._openings += 1
+        number = self._openings
         try:
             for topic in self.state.topics_waiting():
                 if topic in self.topics_under_way:
@@ -400,8 +403,9 @@ class Operations:
                 except (BacklogFull, DiskFull, QuotaExceeded, Unauthorized, Unsupported):
                     continue
                 finally:
-                    self.resending = ""
-                    self.resent()
+                    if number == self._openings:  # a closed event loop's ends when it is collected
+                        self.resending = ""
+                        self.resent()
         finally:
             self.opening = None
 

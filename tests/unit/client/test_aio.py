@@ -22,7 +22,9 @@ from flotilla_client import (
 from flotilla_client.aio import AsyncMessages, AsyncWorkItems
 from flotilla_client.client import Messages, WorkItems
 from flotilla_client.observer import Operation, Outcome, Silent
-from flotilla_client.protocol import GET, PUT, SUB, TAKE
+from flotilla_client.operations import Operations
+from flotilla_client.protocol import GET, PUT, SUB, TAKE, pack
+from flotilla_client.state import State
 from tests.unit.fake_node import TIMEOUT_S, FakeCluster, FakeNode, client_of, nak
 
 
@@ -66,6 +68,21 @@ def test_what_a_closed_loop_has_left_under_way_is_over_in_the_next(
 
     _run(go_on())
     assert not task.done()
+
+
+def test_an_opening_that_is_collected_late_lets_nobody_send_what_a_newer_one_sends() -> None:
+    state = State(None)
+    operations = Operations(state, Silent())
+    state.resumed("c", 1, 0, {}, {})
+    state.enqueue("t", [pack([b"a"])])
+    older, newer = operations._recover(), operations._recover()
+    next(older)
+    next(newer)
+    older.close()
+    assert operations.resending == "t"
+    newer.close()
+    assert operations.resending == ""
+    state.close()
 
 
 def test_it_offers_what_the_client_offers() -> None:
