@@ -1255,7 +1255,7 @@ class AsyncWorkItems(AsyncIterator[WorkItem]):
         while (item := loop.item()) is None:
             await client._take(book, *loop.wish(), end_ms)
             end_ms = client._end_ms()
-            if loop.is_over or loop.is_idle:
+            if loop.is_at_end:
                 loop.end()
                 await client._say_what_is_settled(book, end_ms)
                 raise StopAsyncIteration

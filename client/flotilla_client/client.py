@@ -1516,7 +1516,7 @@ class WorkItems(Iterator[WorkItem]):
         while (item := loop.item()) is None:
             client._run(take(operations, book, *loop.wish()), end_ms - now_ms())
             end_ms = client._end_ms()
-            if loop.is_over or loop.is_idle:
+            if loop.is_at_end:
                 loop.end()
                 client._say_what_is_settled(book, end_ms)
                 raise StopIteration

@@ -13,6 +13,8 @@ request under way. What an earlier process or an earlier error left in the outbo
 Whatever breaks off the caller that does the work (ctrl-C) must harm no other one. So a counter is
 noted at its publication before the commit that gives it, and an answer before the commit that
 forgets the publication: `restart` finds out from both, and from the outbox, where everything is.
+What is taken out of the outbox leaves its counters to what stands behind it. So it is noted before
+whose they were: the topic's last counter tells whether that has begun.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, Protocol, assert_never
 
 from flotilla_client import protocol
@@ -331,6 +334,8 @@ class Joined:
         self._new_exchange, self._check_free, self._explain = exchange, check_free, explain
         self._wire, self._now_ms = wire, now_ms
         self._lines: dict[str, _Line] = {}
+        # While something is taken out: the topic, its last counter before, and what then is due.
+        self._taking_out: tuple[str, int, Callable[[], object]] | None = None
         operations.topics_under_way = self._lines  # which resends them by itself
 
     # --- what the driver asks -------------------------------------------------------------------
@@ -384,6 +389,10 @@ class Joined:
         """
         self._lines.clear()
         self._operations.resending = ""
+        if self._taking_out is not None:
+            (topic, counter, begun), self._taking_out = self._taking_out, None
+            if self._state.counter(topic) != counter:
+                begun()
         for call in calls:
             if call.is_over:
                 continue
@@ -783,8 +792,10 @@ class Joined:
             self._record(batch, error)
             is_parted = self._take_out(line, batch, error)
         except Exception as failure:  # noqa: BLE001, an observer's or the disk's: its callers get it
+            self._taking_out = None
             self._break_off(line, batch, failure)
             return
+        self._taking_out = None
         if is_parted:
             return
         for call, _ in batch.owned:
@@ -802,13 +813,16 @@ class Joined:
         Raises what the state's disk does.
         """
         is_forever = error.code in REFUSED_FOREVER
+        calls = [call for call, _ in batch.owned]
+        counter = self._state.counter(line.topic)
+        self._taking_out = line.topic, counter, partial(_refused_in_part, calls, error)
         if isinstance(error, TooMany):
             self._withdraw(batch, error, self._state.withdraw)  # of what follows it takes none
         elif is_forever or (
             batch.owned and not batch.was_sent and error.definite and not batch.is_promised
         ):
-            calls = [call for call, _ in batch.owned]
             if batch.is_joined and not batch.was_sent and error.code in OF_ONE:
+                self._taking_out = line.topic, counter, partial(_unstored, calls)
                 self._state.remove(batch.entry)
                 _unstored(calls)
                 line.waiting.extendleft(reversed(calls))
@@ -964,6 +978,12 @@ def _unstored(calls: Collection[Call]) -> None:
     for call in calls:
         for piece in call.pieces:
             piece.counter = 0
+
+
+def _refused_in_part(calls: Iterable[Call], error: FlotillaError) -> None:
+    """Tell who was broken off as what he publishes was taken out: a part may stand there yet."""
+    for call in calls:
+        call.end(type(error)(error.message, error.code, False, dict(error.details)))
 
 
 def _copied(error: FlotillaError, **details: object) -> FlotillaError:

@@ -631,8 +631,12 @@ class WorkLoop:
         return self.prefetch, self.settings.lease_ms, int(wait_ms)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing has come for as long as it was to wait, though it was asked for."""
+    def is_at_end(self) -> bool:
+        """Whether it brings nothing more, as another of its threads has ended it, or as nothing has
+        come for as long as it was to wait, though it was asked for.
+        """
+        if self.is_over:
+            return True
         if self.book.hand or self._idle_ms is None or not self.book.asked_for:
             return False
         return self.book.now_ms() - self._idle_since_ms >= self._idle_ms

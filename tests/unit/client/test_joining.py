@@ -46,6 +46,7 @@ from flotilla_client.protocol import (
     decode_request,
     pack,
     text_of,
+    unpack,
 )
 from flotilla_client.retry import NO_ANSWER_YET
 from flotilla_client.state import Entry, State
@@ -204,6 +205,76 @@ def test_who_has_as_much_time_as_the_opening_hears_why_that_failed(node: FakeNod
             assert caught.value.details["causes"] == {node.endpoint: causes}
             assert caught.value.details["kept"] == 1
         assert not joined.is_work
+
+
+def _taken_out_and_interrupted(state: State) -> Callable[[Entry], int]:
+    """Return what takes an entry out of the outbox, behind which ctrl-C comes."""
+    before = state.remove
+
+    def interrupted(entry: Entry) -> int:
+        before(entry)
+        raise KeyboardInterrupt
+
+    return interrupted
+
+
+def test_who_is_broken_off_behind_a_refusal_has_nobody_take_another_s_answer_for_his_own(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        session, wire, clock = client._session, SlowWire(), [0.0]
+        wire.is_connected = True
+        joined = session.joined(wire, lambda error, then: then(error), lambda: clock[0])
+        a, b, kept = (
+            session.put("t", [text], end_ms, lambda: None)
+            for text, end_ms in (("a", 900.0), ("b", 900.0), ("kept", 100.0))
+        )
+        joined.add(a)
+        joined.add(b)
+        joined.turn()
+        joined.add(kept)
+        clock[0] = 100.0
+        joined.turn()
+        assert isinstance(kept.error, Unavailable)
+        with monkeypatch.context() as patch:
+            patch.setattr(session.state, "remove", _taken_out_and_interrupted(session.state))
+            refusal = Reply(NAK, wire.sent[-1].request_id, "n", "n", 1, {"error": "too_large"})
+            with pytest.raises(KeyboardInterrupt):
+                joined.replied(refusal)
+        joined.restart([a, b])
+        del wire.sent[:]
+        stored = list[bytes]()
+        while joined.is_work:
+            joined.turn()
+            [request] = wire.sent[-1:]
+            acknowledged = {"id": len(stored) + 1}
+            stored += map(text_of, unpack(request.lengths, request.data))
+            joined.replied(Reply(ACK, request.request_id, "n", "n", 1, acknowledged))
+        assert stored == [b"kept", b"a", b"b"]
+        assert [a.results()[0].id, b.results()[0].id] == [2, 3]
+
+
+def test_who_is_broken_off_as_all_of_a_refused_call_is_taken_out_leaves_it_an_error(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        session, wire = client._session, SlowWire()
+        wire.is_connected = True
+        joined = session.joined(wire, lambda error, then: then(error), lambda: 0.0)
+        call = session.put("t", [b"x" * 700_000] * 2, 900.0, lambda: None)
+        assert len(call.pieces) == 2
+        joined.add(call)
+        joined.turn()
+        with monkeypatch.context() as patch:
+            patch.setattr(session.state, "remove", _taken_out_and_interrupted(session.state))
+            refusal = Reply(NAK, wire.sent[-1].request_id, "n", "n", 1, {"error": "too_large"})
+            with pytest.raises(KeyboardInterrupt):
+                joined.replied(refusal)
+        joined.restart([call])
+        assert isinstance(call.error, TooLarge)
+        assert not call.error.definite
 
 
 def test_nothing_is_due_while_the_words_of_an_error_are_looked_for(node: FakeNode) -> None:
