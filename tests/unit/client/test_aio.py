@@ -377,7 +377,7 @@ def test_a_producer_of_another_process_closes_nothing(
     _run(work())
 
 
-class Unwritable(Silent):
+class FullRecord(Silent):
     """An observer whose disk is full by the time something ends."""
 
     def on_complete(self, operation: Operation, outcome: Outcome) -> None:
@@ -390,7 +390,7 @@ def test_a_refusal_that_no_record_takes_is_told_to_who_published(node: FakeNode)
 
     async def work() -> None:
         state = node.new_directory()
-        async with AsyncClient(node.endpoint, state_dir=state, observer=Unwritable()) as client:
+        async with AsyncClient(node.endpoint, state_dir=state, observer=FullRecord()) as client:
             await client.subscribe("t")
             with pytest.raises(RecordError) as told:
                 await client.publish("t", "a")
@@ -404,7 +404,7 @@ def test_a_client_whose_record_is_full_is_closed_and_tells_all_who_wait(node: Fa
 
     async def work() -> None:
         state = node.new_directory()
-        client = AsyncClient(node.endpoint, state_dir=state, observer=Unwritable())
+        client = AsyncClient(node.endpoint, state_dir=state, observer=FullRecord())
         await client.open()
         asked = [asyncio.create_task(client.publish(topic, "a")) for topic in "abc"]
         await asyncio.to_thread(node.await_requests, PUT, 3)

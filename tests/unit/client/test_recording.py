@@ -517,7 +517,7 @@ def test_an_answer_is_recorded_under_the_topic_that_it_names(
     assert (asked["topic"], got["topic"]) == ("t", "u")
 
 
-class Interrupted:
+class InterruptedFile:
     """A file behind each of whose writes ctrl-C comes."""
 
     closed = False
@@ -536,7 +536,7 @@ def test_no_two_operations_have_one_number_though_ctrl_c_comes_behind_a_line(
     with Recorder(tmp_path, "client", "run") as recorder:
         recorder.invoke("put", "t")
         file = recorder._file
-        recorder._file = Interrupted(file)  # type: ignore[assignment]
+        recorder._file = InterruptedFile(file)  # type: ignore[assignment]
         for line in (partial(recorder.invoke, "put", "t"), partial(recorder.single, "ack")):
             with pytest.raises(KeyboardInterrupt):
                 line()
