@@ -753,11 +753,25 @@ def test_a_sequence_that_was_given_out_is_not_given_again(tmp_path: Path) -> Non
 def test_what_another_process_has_moved_was_not_handed_over_there(
     tmp_path: Path, is_kept: bool
 ) -> None:
-    with closing(State(tmp_path if is_kept else None)) as state:
-        state.place("t", 0, 7)
-        state.hand_over("t", 5)
-        state.resumed("me", 1, 0, {}, {"t": 2}, {"t": 9})
+    state = State(tmp_path if is_kept else None)
+    state.place("t", 0, 7)
+    state.hand_over("t", 5)
+    state.resumed("me", 1, 0, {}, {"t": 2}, {"t": 9})
+    for _ in range(2):
         assert (state.handed("t"), state.placed("t")) == (2, 9)
+        state = _read_again(state)
+    state.close()
+
+
+def test_what_waits_provisionally_goes_behind_what_the_broker_has_also_where_some_was_lost(
+    tmp_path: Path,
+) -> None:
+    with closing(State(tmp_path)) as state:
+        state.resumed("me", 1, 0, {"t": 5}, {})
+        state.enqueue("t", [ONE], provisional=True)
+        state.lower({"t": 2}, {}, ())
+        state.resumed("me", 2, 0, {"t": 6}, {})
+        assert state.outbox() == [Entry("t", 7, *ONE)]
 
 
 def test_what_is_acknowledged_with_what_was_handed_over_already_is_stored(tmp_path: Path) -> None:

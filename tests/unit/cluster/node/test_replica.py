@@ -12,6 +12,7 @@ import pytest
 
 from cluster.log.entries import REGULAR
 from cluster.members.membership import ReplacedError
+from cluster.members.peers import RefusedBy
 from cluster.node import member as member_module
 from cluster.node import replica as replica_module
 from cluster.node.context import DiskRoom
@@ -20,9 +21,11 @@ from cluster.serve import frontend, intake
 from cluster.store import commands, store
 from cluster.store.commands import DamagedEntry
 from cluster.wire.levels import LEVEL_OF_USERS
-from cluster.wire.messages import Health
+from cluster.wire.messages import Health, Refusal
 from flotilla_client.protocol import (
     ADMIN,
+    EVERYBODY_ELSE,
+    REMOVE_USER,
     REQUEST_ID,
     STATUS,
     TOPICS,
@@ -570,6 +573,38 @@ def test_who_is_connected_and_replaced_takes_no_part_from_the_entry_on(
     assert node.linked.names == {"a", "c"}
 
 
+def test_nobody_s_word_ends_a_node_who_is_no_member(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    stage.part("a", "b", "c")
+    stage.run(0.1)
+    node, now = stage.member("a"), stage.machine("a").clock()
+    assert not node.linked.has_majority
+    incarnation = node.store.members["b"]
+    word = RefusedBy("b", "of no member", Refusal.EVICTED, "another one took its place")
+    node.begin_turn(now, [word])
+    with pytest.raises(ReplacedError):
+        node.begin_turn(now, [replace(word, incarnation=incarnation)])
+
+
+def test_an_admission_that_is_committed_and_not_applied_counts_after_a_start(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage(segment_bytes=1.0)  # each sync has the hint of what is committed written
+    monkeypatch.setattr(member_module, "COMMIT_PERIOD_S", 1000.0)  # what is committed rests
+    stage.run(0.5)
+    stage.crash("c")
+    payload = commands.encode(0, [commands.Admit("c", "another incarnation")])
+    index = stage.append("a", payload)
+    stage.until(lambda: stage.raft("b").commit_index >= index)
+    stage.publish("a", "one more")
+    assert stage.member("b").store.applied_index < index
+    stage.crash("b")
+    stage.start("b")
+    node = stage.member("b")
+    assert node.store.applied_index < index <= node.journal.commit_index
+    assert node._admission("c") == ("another incarnation", index)
+
+
 # --- handing over ---------------------------------------------------------------------------------
 
 
@@ -701,3 +736,18 @@ def test_who_rests_as_his_answers_were_heavy_is_answered_again(make_stage: MakeS
     rests.spent("shop", 1_000)
     stage.until(lambda: "shop" in rests)
     stage.until(lambda: "shop" not in rests, 1.0)
+
+
+def test_whoever_waits_is_looked_at_again_when_rights_change(
+    led: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(led.member("a").broker, "users_changed", lambda: looks.append(1))
+    payload = commands.encode(
+        0, [commands.ChangeUser(REMOVE_USER, EVERYBODY_ELSE, [], [], False, False, True)]
+    )
+    led.append("a", payload)
+    led.run(0.5)
+    assert looks == [1]
+    led.publish("a", "what changes no rights")
+    assert looks == [1]

@@ -114,6 +114,18 @@ def test_a_segment_that_cannot_be_read_is_damaged_and_other_errors_are_the_calle
         check_piece(sealed, 0, 64, disk)
 
 
+def test_want_of_memory_for_a_read_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk(lambda: None)
+    sealed = written(Path("j"), disk, (10, 400, 3), 500).sealed()[0]
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(disk, "pread", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
+        check_piece(sealed, 0, 64, disk)
+
+
 def test_a_damaged_segment_goes_with_those_before_it_once_the_store_has_its_entries() -> None:
     disk = SimDisk(lambda: None)
     Journal.create(Path("j"), disk)

@@ -17,6 +17,14 @@ def test_one_relay_over_the_limit_is_refused_until_another_ends() -> None:
     assert relays.add(b"c", "r3", "n1", 0.0) is not None
 
 
+def test_what_was_answered_gives_its_place_back_to_its_principal() -> None:
+    relays = Relays(4, 0)
+    for _ in range(relays.limit("p") + 1):
+        number = relays.add(b"c", "r1", "n1", 0.0, "p")
+        assert number is not None, "its requests that were answered are under way no more"
+        assert relays.finish(number) is not None
+
+
 def test_a_reply_to_a_request_of_the_last_life_finds_nobody() -> None:
     before, after = Relays(9, 1000), Relays(9, 2**40)
     old = before.add(b"c", "r1", "n1", 0.0)

@@ -198,6 +198,20 @@ def test_further_runs_are_within_the_bounds_and_end_before_what_has_expired(
     assert got(100, 1_000) == (4, 1, ((7, 3),)), "10 has expired"
 
 
+def test_an_answer_of_several_runs_says_when_the_first_of_all_expires(
+    bench: CompactionBench,
+) -> None:
+    bench.publish(of_key("a", "1", 300))
+    bench.keys("b")
+    bench.publish(of_key("c", "3", 100))
+    bench.keys("b")  # 2 is gone
+    bench.step()
+    read = bench.store.read_from("t", 1, 100, 1_000, True, {}, True)
+    assert isinstance(read, Delivery)
+    assert (read.first_id, read.count, read.runs) == (1, 1, ((3, 2),))
+    assert read.over_ms == bench.store.idle.log_ms + 100
+
+
 def test_a_key_of_text_and_one_of_the_same_bytes_are_two(bench: CompactionBench) -> None:
     bench.publish(of_key("k", "1"), of_key(b"k", "2"))
     bench.step()

@@ -314,6 +314,16 @@ def test_a_group_buries_what_has_expired_or_lets_it_go(bench: ExpiryBench) -> No
     assert bench.floor == 3
 
 
+def test_a_group_in_which_nobody_works_passes_what_has_expired(bench: ExpiryBench) -> None:
+    bench.ok(MakeGroup("s", None, "t", None, "g", 1_000, 0, ""))
+    bench.publish(expiring(b"1", 100))
+    bench.publish(b"2")
+    bench.ok(Advance("s", None, {"t": 2}))
+    bench.passing(100)
+    [row] = bench.store.groups.page("", "", 9)
+    assert (row["cursor"], row["backlog"], bench.floor) == (1, 1, 1)
+
+
 def test_what_expires_before_a_group_looks_goes_where_its_topic_says(bench: ExpiryBench) -> None:
     bench.ok(Subscribe("s", None, "dead", None))
     bench.ok(SetTopic("t", {"dead_letter": "dead"}, True, True))

@@ -1003,6 +1003,15 @@ def test_what_waits_behind_its_key_is_open_too_so_it_has_the_same_limit(tmp_path
     assert sorted(group.open) == [1, 2, 3, 4]
 
 
+def test_what_waits_behind_its_key_counts_among_what_is_open_of_all_groups(tmp_path: Path) -> None:
+    bench = limited(tmp_path / "store.db", GroupLimits(3, 5, 20, 8, 2, 100))
+    bench.ok(making(ordered_by_key=True))
+    bench.ok(making("h"))
+    bench.publish(*[keyed("k")] * 3)
+    assert ids(bench.take("a")) == [1]
+    assert ids(bench.ok(replace(taking("b"), group="h"))) == [1, 2], "5 are open of all groups"
+
+
 def test_who_has_as_much_as_he_may_has_no_work_and_others_have(bench: GroupsBench) -> None:
     bench.publish(*[b"x"] * 10)
     bench.take("a", 8)

@@ -586,6 +586,19 @@ def test_a_get_whose_acknowledgment_was_left_out_is_not_answered_as_if_it_were_n
     assert leader.store.cursor(test_broker.ME, "t") == 1
 
 
+def test_a_get_whose_acknowledgment_was_carried_out_in_part_is_in_doubt(leader: UsersBench) -> None:
+    leader.ask(SUB, "u", sequence=None)
+    leader.put(1)
+    leader.ask(PUT, "u", counter=1, publication="p")
+    leader.turn()
+    leader.user("add", "shop", subscribe=["u"])  # and may not read t, when it acknowledges
+    leader.ask(GET, last_ids={"t": 1, "u": 1})
+    change = {"act": "user-allow", "user": "shop", "subscribe": ["t"]}
+    answers = leader.as_("admin", ADMIN, client_id="", **change)
+    assert sorted(map(code_of, answers)) == ["ACK", "uncertain"]
+    assert [leader.store.cursor(test_broker.ME, topic) for topic in "tu"] == [0, 1]
+
+
 def test_a_put_that_was_admitted_before_its_revocation_is_refused_at_its_entry(
     leader: UsersBench,
 ) -> None:
