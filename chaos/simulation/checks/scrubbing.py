@@ -115,13 +115,16 @@ class Scrubbing:
             self._rested_s[node.name] = self._world.now
         late_s = self._world.now - self._rested_s.get(node.name, 0.0)
         late_s -= PASS_S_MAX + self._world.knob("scrub_period_s")
-        if late_s > 0 and late_s > self._steps_s(member):
+        if late_s > 0 and late_s > self._steps_s(member, under):
             self._invariants.fail("scrub", f"{node.name} has read nothing to its end")
 
-    def _steps_s(self, member: Member) -> float:
-        """Return how long all steps of a pass over what `member` has may take: each is a job."""
+    def _steps_s(self, member: Member, under: _Under) -> float:
+        """Return how long all steps of a pass over what `member` has may take: each is a job.
+
+        What was read already counts as well: it may have gone since.
+        """
         segments = member.journal.sealed()
-        size_bytes = member.scrub._database.stat().st_size
+        size_bytes = under.size_bytes + member.scrub._database.stat().st_size
         size_bytes += sum(sealed.size_bytes for sealed in segments)
         steps = len(segments) + size_bytes / scrub.STEP_BYTES
         return steps * self._world.knob("job_ms") / 1000
