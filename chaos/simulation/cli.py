@@ -209,7 +209,7 @@ class Invocation:
         began_s = time.monotonic()
         end_s = None if minutes is None else began_s + 60 * minutes
         statistics, search = Statistics(), self._search_of(self._recipe)
-        plans = search.plans(map(self._recipe.plan, iter(seeds)), end_s)
+        plans = search.plans(seeds, self._recipe.plan, end_s)
         with (
             closing(results(plans, jobs, self._recipe)) as found,
             report.progress(self._progress, len(seeds) + len(search.first)) as shown,
@@ -287,7 +287,7 @@ class Invocation:
             self._recipe, mode=bug.mode, nodes=self._recipe.nodes or bug.nodes, bug=bug.name
         )
         search = self._search_of(recipe)
-        plans = search.plans(map(recipe.plan, range(1, bug.seeds_max + 1)), end_s)
+        plans = search.plans(range(1, bug.seeds_max + 1), recipe.plan, end_s)
         began_s, others, runs = time.monotonic(), set[str](), 0
         with closing(results(islice(plans, bug.seeds_max), jobs, recipe)) as found:
             for runs, result in enumerate(found, 1):

@@ -5,9 +5,10 @@ What must not: the command line (cli.py), anything that a node does itself, or a
 what to break and when.
 
 A directory holds `cluster.json` (`{"nodes": [{"name", "endpoint", "pid", "data_dir"}, …]}`, pid
-null when dead) and for each node `<name>/node.toml`, `<name>/node.log` and `<name>/data`. The
-file is the truth that several processes share: it is replaced whole, under a lock, and a pid in
-it is believed only while /proc says that the process runs with our configuration file.
+null when dead) and for each node `<name>/node.toml`, `<name>/node.log` and `<name>/data`; and
+`new`, until the cluster's level was raised. `cluster.json` is the truth that several processes
+share: it is replaced whole, under a lock, and a pid in it is believed only while /proc says that
+the process runs with our configuration file.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -90,9 +90,14 @@ class Search:
 
     first: Sequence[Plan] = ()
 
-    def plans(self, fresh: Iterable[Plan], end_s: float | None) -> Iterator[Plan]:
-        """Yield the plans until it is later than `end_s` on the monotonic clock."""
-        for plan in chain(self.first, self._next(fresh)):
+    def plans(
+        self, seeds: Sequence[int], fresh: Callable[[int], Plan], end_s: float | None
+    ) -> Iterator[Plan]:
+        """Yield a plan for each seed until it is later than `end_s` on the monotonic clock.
+
+        `fresh`: the plan of a seed.
+        """
+        for plan in chain(self.first, self._next(seeds, fresh)):
             if end_s is not None and time.monotonic() >= end_s:
                 return
             yield plan
@@ -100,12 +105,15 @@ class Search:
     def add(self, result: Result) -> None:
         """Take what a run has come to into account."""
 
-    def _next(self, fresh: Iterable[Plan]) -> Iterator[Plan]:
-        yield from fresh
+    def _next(self, seeds: Sequence[int], fresh: Callable[[int], Plan]) -> Iterator[Plan]:
+        return map(fresh, seeds)
 
 
 class GuidedSearch(Search):
-    """The `first` plans, then as many as there are fresh ones, about half of them varied."""
+    """The `first` plans, then as many as there are seeds, about half of them varied.
+
+    The others are those of the first seeds, without a gap: a plain search that long runs them too.
+    """
 
     def __init__(self, first: Sequence[Plan] = ()) -> None:
         self.first = first
@@ -116,10 +124,11 @@ class GuidedSearch(Search):
         """Let the corpus have the result."""
         self.corpus.add(result)
 
-    def _next(self, fresh: Iterable[Plan]) -> Iterator[Plan]:
-        for plan in fresh:
+    def _next(self, seeds: Sequence[int], fresh: Callable[[int], Plan]) -> Iterator[Plan]:
+        unused = iter(seeds)
+        for _ in seeds:
             is_fresh = not self.corpus.members or self._rng.random() < FRESH_SHARE
-            yield plan if is_fresh else self.corpus.plan()
+            yield fresh(next(unused)) if is_fresh else self.corpus.plan()
 
 
 def load(file: Path) -> list[Plan]:

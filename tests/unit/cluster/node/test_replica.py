@@ -419,15 +419,21 @@ def test_what_waits_for_a_majority_has_room_for_all_the_times_that_it_is_written
     assert (member.broker.disk_low, member.broker._spare_bytes) == (False, 1_000)
 
 
-def test_a_copy_is_not_installed_while_a_job_may_have_the_old_database_open(
-    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage = make_stage(segment_bytes=1024, keep_bytes=1024)
+def _fall_behind(stage: Stage) -> int:
+    """Cut c off until the log of a lacks what c has to be sent; return c's last index."""
     stage.part("c", "a", "b")
     stage.publish("a", *(f"x{number}" for number in range(20)))
     last_index = stage.member("c").journal.last_index
     stage.world.compact("a")
     stage.until(lambda: stage.member("a").journal.first_index > last_index)
+    return last_index
+
+
+def test_a_copy_is_not_installed_while_a_job_may_have_the_old_database_open(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make_stage(segment_bytes=1024, keep_bytes=1024)
+    last_index = _fall_behind(stage)
     fetch, worker = stage.replica("c")._fetch, stage.machine("c")._worker
     stage.heal()
     stage.until(lambda: fetch.ready is not None)
@@ -444,11 +450,7 @@ def test_a_copy_is_not_installed_while_a_job_may_have_the_old_database_open(
 def with_copy(make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> Member:
     """Return a member that has pulled a copy and has not installed it yet: now it may."""
     stage = make_stage(segment_bytes=1024, keep_bytes=1024)
-    stage.part("c", "a", "b")
-    stage.publish("a", *(f"x{number}" for number in range(20)))
-    last_index = stage.member("c").journal.last_index
-    stage.world.compact("a")
-    stage.until(lambda: stage.member("a").journal.first_index > last_index)
+    _fall_behind(stage)
     fetch, worker = stage.replica("c")._fetch, stage.machine("c")._worker
     with monkeypatch.context() as patch:
         patch.setattr(type(worker), "idle", False)
@@ -472,12 +474,8 @@ def test_a_copy_is_removed_that_a_leader_with_more_of_the_log_has_made_needless(
     make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = make_stage(segment_bytes=1024)
-    stage.part("c", "a", "b")
-    stage.publish("a", *(f"x{number}" for number in range(20)))
-    last_index = stage.member("c").journal.last_index
     monkeypatch.setattr(stage.member("a").journal, "_keep_bytes", 1024)
-    stage.world.compact("a")
-    stage.until(lambda: stage.member("a").journal.first_index > last_index)
+    _fall_behind(stage)
     fetch, worker = stage.replica("c")._fetch, stage.machine("c")._worker
     with monkeypatch.context() as patch:
         patch.setattr(type(worker), "idle", False)
