@@ -615,7 +615,7 @@ class Broker:
 
     def _put(self, waiting: Waiting) -> AskedOperation:
         request = waiting.request
-        lengths, data = request.lengths, request.data
+        epoch, lengths, data = request.epoch, request.lengths, request.data
         has_properties, has_expiry = request.has_properties, request.has_expiry
         if has_properties and self.traced is not None:
             waiting.ended = self.traced(request)
@@ -635,10 +635,13 @@ class Broker:
                 raise refusal
             lengths, data = bytes(len(lengths)), b""
             has_properties = has_expiry = False
+            if epoch is None:
+                # A client that is dropped and made again ahead of it has stored nothing.
+                epoch = self.store.client_row(request.client_id)["epoch"]
         request.lengths = request.data = b""  # who waits for the entry must not keep its bytes
         return Put(
             request.client_id,
-            request.epoch,
+            epoch,
             request.topic,
             request.body["counter"],
             lengths,

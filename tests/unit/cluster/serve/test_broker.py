@@ -26,6 +26,7 @@ from cluster.wire.levels import (
     LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
+    LEVEL_OF_NAMES,
     LEVEL_OF_TOPICS,
 )
 from flotilla_client.policies import parse_keep
@@ -358,6 +359,27 @@ def test_what_is_stored_is_a_duplicate_even_when_there_is_no_room(tmp_path: Path
     bench.put(1, b"x" * 1000)
     [(_, payload)] = bench.submit()
     assert len(payload) < 200, "a duplicate's bytes would fill the log of a full disk"
+
+
+def test_a_duplicate_without_its_bytes_is_not_stored_for_a_client_that_was_made_anew(
+    tmp_path: Path,
+) -> None:
+    bench = BrokerBench(tmp_path, backlog_bytes_max=1004)
+    bench.put(1, b"x" * 1000)
+    bench.turn()
+    bench.put(1, b"x" * 1000)
+    [(asked, _)] = bench.broker.take_entries()
+    ahead = [
+        Raise(LEVEL_OF_NAMES),
+        commands.Register("other", True, 1, "nonce"),
+        Subscribe("other", None, "t", None),
+        commands.DropClient(ME, True, None, "act"),
+        commands.Register(ME, True, 1, "nonce"),
+    ]
+    payload = commands.encode(0, [*ahead, *asked])
+    *_, outcome = bench.store.apply(bench.store.applied_index + 1, 1, payload)
+    assert isinstance(outcome, Refused), outcome
+    assert (outcome.code, bench.store.backlog_bytes("t")) == ("fenced", 1004)
 
 
 @pytest.mark.parametrize("name", ["kept", "*"])
