@@ -147,7 +147,12 @@ class Forgotten(UnknownClient):
 
 
 class AlreadyAcknowledged(Refused):
-    """The publications after the cursor are gone; `details["cursor"]` is the broker's cursor."""
+    """The cluster has the subscription further than this client, and what is between is gone.
+
+    `details`: `topic`, `cursor`, where it stands. The topic was deleted and made again, for a
+    pattern of this client's, or somebody has acknowledged under its id. Raised once each; the next
+    call goes on behind that.
+    """
 
     CODE = "already_acknowledged"
 

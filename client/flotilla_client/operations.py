@@ -26,6 +26,7 @@ import orjson
 from flotilla_client import checks, losses, protocol
 from flotilla_client.errors import (
     BY_CODE,
+    AlreadyAcknowledged,
     BacklogFull,
     BadRequest,
     ClusterRecovered,
@@ -679,10 +680,10 @@ class Operations:
             if self._note_gone(operation, error, had, patterns):
                 raise
             return None
-        except Moved as error:
+        except (Moved, AlreadyAcknowledged) as error:
             self.failed(operation, error)
-            details = error.details
-            self._place(details["topic"], details["cursor"], details["placed"])
+            if self._stands_ahead(error):
+                raise
             return None
         except FlotillaError as error:
             self.failed(operation, error)
@@ -708,6 +709,24 @@ class Operations:
         if passed_id:
             self.readers.pass_over(body["topic"], passed_id)
         return delivery
+
+    def _stands_ahead(self, error: Moved | AlreadyAcknowledged) -> bool:
+        """Go on where a subscription stands; return whether the application has to hear it first.
+
+        Where it was moved it has asked for that. Else it was ended with its topic, and a pattern
+        has brought that again; or its client's id was used by hand. Who comes back goes on from
+        there, as a process that begins does.
+        """
+        topic, cursor = error.details.get("topic"), error.details["cursor"]
+        if isinstance(error, Moved):
+            self._place(error.details["topic"], cursor, error.details["placed"])
+            return False
+        if topic is None:  # of an older node: nothing says which it is
+            return True
+        if (self.state.cursor(topic) or 0) >= cursor:
+            return False  # another thread has got further since it was asked
+        self._gone[topic] = cursor
+        return True
 
     def _note_behind(
         self,

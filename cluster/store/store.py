@@ -1462,7 +1462,8 @@ class Store:
             return beyond_the_end(start, topic.last_id)
         if topic.gone_id <= start < min(topic.floor_id, subscription.cursor):
             message = f"publications after {last_id} of {name!r} are gone"
-            return Refused("already_acknowledged", message, {"cursor": subscription.cursor})
+            details = {"topic": name, "cursor": subscription.cursor}
+            return Refused("already_acknowledged", message, details)
         return topic, start
 
     def _deliver(

@@ -13,6 +13,7 @@ from analytics.twins.judging import judge
 from cluster.local.local import LocalCluster
 from flotilla_client import (
     Admin,
+    AlreadyAcknowledged,
     AsyncClient,
     BadRequest,
     Client,
@@ -203,3 +204,19 @@ def test_what_a_pattern_brings_again_from_the_earliest_on_is_judged_as_another_r
         assert len(read_all(reader)) == 4
     found = {name: rows for name, rows in judge(record).evidence.items() if rows}
     assert not found, found
+
+
+def test_who_reads_a_topic_that_was_deleted_and_brought_again_is_told_once_and_goes_on(
+    cluster: LocalCluster, shop: Client, till: Client
+) -> None:
+    shop.subscribe("remade.*")
+    till.publish_many("remade.a", [b"1", b"2", b"3"])
+    assert [message.id for message in shop.get(None, max_count=1) or ()] == [1]
+    with Admin(**options_of(cluster)) as boss:
+        assert boss.delete_topic("remade.a", ends_subscriptions=True).deleted == 3
+    till.publish("remade.a", b"4")
+    with pytest.raises(AlreadyAcknowledged, match=r"after 1 of 'remade\.a' are gone") as caught:
+        shop.get(None)
+    assert (caught.value.details["topic"], caught.value.details["cursor"]) == ("remade.a", 3)
+    assert [message.id for message in shop.get(None) or ()] == [4]
+    assert shop.unsubscribe("remade.*")

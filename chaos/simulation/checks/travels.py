@@ -22,7 +22,7 @@ from chaos.simulation.checks.reference import Reference
 from chaos.simulation.clients.clients import Process
 from chaos.simulation.clients.replayer import TELL_OF_GONE
 from chaos.simulation.clients.traveller import TRAVELLER
-from flotilla_client import FlotillaError, Operation, Outcome, SubscribeResult
+from flotilla_client import AlreadyAcknowledged, FlotillaError, Operation, Outcome, SubscribeResult
 from flotilla_client.properties import Properties, decode
 from flotilla_client.protocol import Reply, Request, has_wildcard
 from flotilla_client.reading import Delivery
@@ -32,7 +32,16 @@ NOTHING_MAX: Final = 3  # GETs in a row that bring nothing where something is: a
 LOOKED_MAX: Final = 200  # ids of a gap that are looked at, from either end
 # What somebody hears who asks for what is not there, or not yet, or not for him.
 ASKED_FOR: Final = frozenset(
-    {"bad_request", "gap", "not_subscribed", "purged", "too_many", "unknown_topic", "unsupported"}
+    {
+        "already_acknowledged",
+        "bad_request",
+        "gap",
+        "not_subscribed",
+        "purged",
+        "too_many",
+        "unknown_topic",
+        "unsupported",
+    }
 )
 
 Fail = Callable[[str, str], None]
@@ -68,6 +77,7 @@ class Travels:
         self._doubtful: set[str] = set()  # topics and patterns that it may subscribe to, or not
         self._ends: dict[str, int] = {}  # by topic, of its own: the highest id that it was told
         self._nothing: dict[str, int] = {}  # by topic: GETs in a row that brought nothing
+        self._ahead: set[tuple[str, str, int]] = set()  # which process was told where it stands
 
     # --- what its processes do --------------------------------------------------------------------
 
@@ -311,6 +321,8 @@ class Travels:
         """Check that what is told as gone is what comes next, and is gone."""
         self._came_back(process, topic)
         details = error.details
+        if isinstance(error, AlreadyAcknowledged):
+            self._told_ahead(process, details["topic"], details["cursor"])
         if error.code not in TELL_OF_GONE or "last_id" not in details:
             return
         name, first_id = details["topic"], details["first_id"]
@@ -318,10 +330,23 @@ class Travels:
         cursor = process.session.state.cursor(name) or 0
         place = self._reading(process, name)
         given = self._given.get(place, self._begins(place))
-        if first_id <= cursor or (given is not None and first_id > given + 1):
+        # What has expired or is compacted away is passed without a word (seed 29110105).
+        is_skipped = given is not None and self._lasting(name, given + 1, first_id - 1)
+        if first_id <= cursor or is_skipped:
             text = f"{process.name} is told that {name} is gone from {first_id} on"
             self._fail("travels", f"{text}: it stands at {cursor}, and had {given}")
         self._given[place] = max(details["last_id"], given or 0)
+
+    def _told_ahead(self, process: Process, topic: str, cursor: int) -> None:
+        """Check that who hears once that he stands further was ended, and brought again."""
+        state, who = process.session.state, (process.name, topic, cursor)
+        client = self._reference.clients.get(state.client_id)
+        text = f"{process.name} stands at {state.cursor(topic)} of {topic}, told {cursor}"
+        if cursor <= (state.cursor(topic) or 0) or client is None or not client.ended.get(topic):
+            self._fail("travels", f"{text}: its subscription has stood all along")
+        if who in self._ahead:
+            self._fail("travels", f"{text} once more")
+        self._ahead.add(who)
 
     def _gap(self, who: str, error: FlotillaError) -> None:
         details = error.details
@@ -386,7 +411,11 @@ class Travels:
         if found is None:
             return 0
         first_id = max(first_id, reference.gone_at(topic, index) + 1)
-        last_id = min(last_id, found.last_id.now)
+        return self._lasting(topic, first_id, min(last_id, found.last_id.now))
+
+    def _lasting(self, topic: str, first_id: int, last_id: int) -> int:
+        """Return an id of a span that has not expired, nor is compacted away; 0 if all are."""
+        reference, index = self._reference, self._reference.applied_index
         return next(
             (
                 id_

@@ -327,7 +327,7 @@ def test_reads_are_refused_with_the_code_that_says_why(bench: Bench) -> None:
     assert code("s", "t", 0) == "already_acknowledged"
     any_topic = bench.store.read_any("s", {"t": 0}, 1, 1)
     assert isinstance(any_topic, Refused)
-    assert any_topic.details == {"cursor": 1}
+    assert any_topic.details == {"topic": "t", "cursor": 1}
 
 
 def test_a_read_below_the_cursor_is_answered_while_another_subscriber_keeps_it(

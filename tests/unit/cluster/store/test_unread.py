@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cluster.serve.broker import TOLD_OF_A_TOPIC
 from cluster.store import unread
 from cluster.store.commands import (
     Advance,
@@ -178,7 +179,7 @@ class Happenings:
         assert found == plain(store, client, last_ids, principal)
         assert not isinstance(found, Looked)
         if isinstance(found, Refused):
-            if "topic" in found.details and rng.random() < 0.8:
+            if found.code in TOLD_OF_A_TOPIC and rng.random() < 0.8:
                 store.note_turn(client, found.details["topic"])
             if "last_id" in found.details and rng.random() < 0.7:
                 behind = {found.details["topic"]: found.details["last_id"]}
