@@ -94,6 +94,7 @@ class Life:
     passed: tuple[int, int] = (0, 0)  # the newest barrier that a majority has answered in a term
     copies: int = 0  # of the store that it has begun
     transferred_index: int | None = None  # the last entry when it was told to hand over
+    turned_s: float = 0.0  # when its last turn was
 
 
 class RaftRules:
@@ -190,7 +191,7 @@ class RaftRules:
             self._was_proved(node, mirror, life, committed)
         life.last = (mirror.last_term, mirror.last_index)
         life.term, life.settled_index = mirror.term, raft.settled_index
-        life.leading = raft.term if is_leader else None
+        life.leading, life.turned_s = raft.term if is_leader else None, self._world.now
         if not self._world.net.has_untaken(node.name):
             life.refused.clear()
             life.heard_before.clear()  # whatever was asked is answered by now, or never
@@ -646,14 +647,24 @@ class RaftRules:
                 text = f"{what}, and has heard {leader} of that term {silent_s:.3f} s ago"
                 self._fail("vote", text)
 
+    def _was_connected(self, node: SimNode, target: str, turned_s: float) -> bool:
+        """Return whether a node was connected with another one at the end of its last turn.
+
+        Then who stops may have asked it to lead (seed 29110015).
+        """
+        net = self._world.net
+        return net.hello_of(node.name, target) is not None or (
+            net.closed_s(node.name, target) >= turned_s
+        )
+
     def _timeout_now(self, node: SimNode, target: str, message: TimeoutNow) -> None:
         self._by_its_leader(node, message.term, "hands over")
         life, last_index = self._life_of(node), self._mirror_of(node).last_index
         if life.transferred_index is not None:
             last_index = min(last_index, life.transferred_index)
-        elif self._world.net.hello_of(node.name, target) is None:
+        elif not self._was_connected(node, target, life.turned_s):
             text = f"{node.name} hands term {message.term} over to {target}"
-            self._fail("handover", f"{text}, and is not connected with it")
+            self._fail("handover", f"{text}, and was not connected with it")
         if self._mirror_of(node).last_term > message.term and life.last is not None:
             # A newer leader's entries came in the turn in which the word left.
             last_index = min(last_index, life.last[1])

@@ -778,7 +778,7 @@ class Replies:
             return
         client = self._reference.clients[asked.client_id]
         rounds, (before, _, before_at) = self._note_turn(node, asked, topic, high)
-        entry = min(entry, *self._came_with(asked, topic, high))
+        entry = min([entry, *self._came_with(asked, topic, high)])
         for name in client.cursors:
             starts = self._starts(asked, name, high)
             gone = None in client.cursors[name].during(asked.low, high)
@@ -828,17 +828,23 @@ class Replies:
     def _waits_since(self, asked: Asked, name: str, start: int, high: int) -> int | None:
         """Return which entry brought what is next of a topic for who has it up to `start`.
 
-        None: nothing that is there waits, or that is not sure.
+        None: nothing that is there waits, or that is not sure. What has expired is as old as it
+        was; what is compacted away, as what is kept behind it (seed 29110175).
         """
         reference, topic = self._reference, self._reference.topics[name]
         floor = topic.floor.at(asked.low)
         first, last = max(start, floor) + 1, reference.last_id_at(name, asked.low)
         if topic.floor.at(high) != floor:
             return None
+        entry = None
         for id_ in range(first, last + 1):
-            is_over = reference.is_over_at(name, id_, high)
-            if not (is_over or reference.is_compacted_at(name, id_, high)):
-                return topic.publications[first][0]
+            if reference.is_compacted_at(name, id_, asked.low):
+                continue
+            if reference.is_compacted_at(name, id_, high):
+                return None
+            entry = topic.publications[id_][0] if entry is None else entry
+            if not reference.is_over_at(name, id_, high):
+                return entry
         return None
 
     def _fail_unless_given(

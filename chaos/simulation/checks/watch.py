@@ -144,7 +144,7 @@ class Attached:
         world.reply_taps.append(self._replayed)
         world.at(world.plan.duration_s, self._leave)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
-        self._lost_power = set[str]()  # clients whose machines did
+        self._lost_power = set[str]()  # places of clients whose machines did
         sockets, run_id = Sockets(world), str(UUID(int=world.plan.seed % 2**128))
         deadline_ms = int(load.get("deadline_ms", DEADLINE_MS))
         self.crowd = Crowd(
@@ -381,8 +381,8 @@ class Attached:
         self, client: str, keep: str = "torn", at: str = "now", count: int = 1
     ) -> None:
         """End a client's machine, now or at an operation of its disk; see `World.power_loss`."""
-        self._lost_power.add(client)
-        self.crowd.clients[client].lose_power(keep, at, count)
+        # A copy of the client's state has a place, and a record, of its own (seed 29110348).
+        self._lost_power.add(self.crowd.clients[client].lose_power(keep, at, count))
 
     def _client_fsync_error(
         self, client: str, count: int = 1, kind: str = "store_sync", ends: bool = False

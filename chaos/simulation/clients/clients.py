@@ -756,17 +756,21 @@ class SimClient:
         else:
             process.observer.crash_at = at
 
-    def lose_power(self, keep: str, at: str = "now", count: int = 1) -> None:
-        """End the machine: now, or before the `count`-th operation of a kind on its disk."""
+    def lose_power(self, keep: str, at: str = "now", count: int = 1) -> str:
+        """End the machine: now, or before the `count`-th operation of a kind on its disk.
+
+        Return the place whose state may so be lost, "" if no process runs.
+        """
         process = self.process
         if process is None:
-            return
+            return ""
         self._keeps[process.place] = keep
         if at == "now":
             process.end(crashed=True)
         else:
             self._watcher.life(self.name, "failed")
             process.disk.crash_in(at, count)
+        return process.place
 
     def fail_sync(self, kind: str, count: int, ends: bool) -> None:
         """Have the `count`-th sync of its disk from now fail; see `ClientDisk`."""
