@@ -74,7 +74,7 @@ WIRE_LIMITS: Final = (
     ("headers of a publication", "HEADERS_MAX", "`too_large`"),
     ("a header's name, in UTF-8", "HEADER_NAME_BYTES_MAX", "`too_large`"),
     (
-        "key and headers of a publication, packed; they count as its bytes",
+        "properties of a publication, packed; they count as its bytes",
         "PROPERTIES_BYTES_MAX",
         "`too_large`",
     ),

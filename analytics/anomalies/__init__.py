@@ -1,8 +1,8 @@
 """The registry of checks. One pure function a module, named like it: tables in, evidence out.
 
 A check returns rows of `schema.EVIDENCE`; none = clean. It never collects, uses no UDF, and its
-windows stay inside a bucket, an answer or a summary. To add one: a module, a row here, and what it
-claims in check_specs.py.
+windows stay inside a bucket, an answer or a summary. To add one: docs/design.md, where to change
+what.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """Checks of groups: who was leased what, what was acknowledged, and what became of the rest.
 
-What lives here: `group_order`, `group_lease`, `group_lost`, `key_order`, `dead_letter`, id by id.
+What lives here: `group_order`, `group_lease`, `group_lost`, `group_content`, `key_order`,
+`dead_letter`, id by id.
 What must not: what stands in a topic (stored.py), what subscribers are owed (owed.py).
 """
 

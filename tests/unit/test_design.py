@@ -96,7 +96,7 @@ def test_a_request_goes_the_way_that_is_written_down(title: str) -> None:
 
 def test_a_put_stands_in_as_many_files_of_a_node_as_the_design_says() -> None:
     files = {file for file, _ in written("The way of a PUT") if file.startswith("cluster/")}
-    assert f"stands in {len(files)} files of `cluster/`" in " ".join(DESIGN.read_text().split())
+    assert f"stand in {len(files)} files of `cluster/`" in " ".join(DESIGN.read_text().split())
     assert len(files) <= 12, sorted(files)
 
 

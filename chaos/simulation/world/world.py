@@ -94,7 +94,7 @@ class World:
     `now`: virtual seconds since the start. `observers` hear of every event, as (kind, fields);
     `watchers` of every turn's end, `request_taps` of what reaches a node, `reply_taps` of every
     answer when a node gives it. `actions`:
-    what a plan may name; whoever adds clients adds theirs. `clients`: route -> where replies to it
+    what a plan may name; see ACTIONS. `clients`: route -> where replies to it
     go. `failures`: processes that ended by themselves, with why.
     """
 
@@ -648,7 +648,7 @@ class World:
             found.compact()
 
 
-# The names that a plan may use; clients.py adds client_crash and client_restart.
+# Actions of a plan; operator.py, administrator.py and checks/watch.py add theirs.
 ACTIONS: Final = (
     "kill", "restart", "power_loss", "wipe", "pause", "resume", "clock_rate", "cut", "cut_one_way",
     "heal", "calm", "clog", "disconnect", "weather", "disk_full", "disk_low", "disk_free",
