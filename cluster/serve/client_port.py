@@ -418,9 +418,7 @@ class ClientPort:
                 continue  # this node may be the one who was paused: first hear what was said
             if client.state in (PortState.GREETING, PortState.CLAIMING):
                 self._check_opening(client, now)
-            elif client.is_surplus and now >= client.deadline_at:
-                self._close(client, f"{client.payer} has as many as quotas.connections_max")
-            elif client.state is PortState.READY:
+            elif client.state is PortState.READY:  # none that gave way to another one just now
                 self._check(client, now)
         if self._closed and now >= self._reported_at + REPORT_S:
             self._reported_at = now
@@ -790,7 +788,9 @@ class ClientPort:
 
     def _check(self, client: ClientConnection, now: float) -> None:
         silent_s = now - client.heard_at
-        if client.outbox and now >= client.took_at + SILENCE_S_MAX:
+        if client.is_surplus and now >= client.deadline_at:
+            self._close(client, f"{client.payer} has as many as quotas.connections_max")
+        elif client.outbox and now >= client.took_at + SILENCE_S_MAX:
             self._close(client, f"took no byte of its replies in {SILENCE_S_MAX:.0f} s")
         elif client.has_share and self._wanting and self._is_slow(client, now):
             # Also one that is not read because it doesn't take its replies: the others wait for it.

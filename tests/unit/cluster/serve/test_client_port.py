@@ -984,6 +984,23 @@ def test_a_claim_that_is_given_up_harms_nobody(world: PortWorld) -> None:
     assert world.lives(first)
 
 
+def test_a_surplus_connection_that_gives_way_when_its_time_is_over_is_closed_once(
+    world: PortWorld,
+) -> None:
+    limits = PortLimits(8, 4, LIMITS.unfinished_bytes_max, LIMITS.unread_bytes_max, 1)
+    for other in made(PortWorld(limits)):
+        other.client()
+        claimant = other.dial()  # accepted before the one whose identity it comes with
+        other.until(partial(other.client_of, claimant))
+        surplus = other.client(b"me")
+        other.tick(HANDSHAKE_S_MAX - CLAIM_S)
+        claimant.sendall(hello(b"me"))
+        other.until(other.claimed)
+        other.tick(CLAIM_S)
+        assert other.is_closed(surplus)
+        assert other.lives(claimant)
+
+
 def test_a_connection_that_broke_in_the_turn_in_which_its_identity_comes_again(
     world: PortWorld,
 ) -> None:
