@@ -393,8 +393,11 @@ class PeerPort:
         is_renewed = tls.own != self._tls.own
         self._tls = tls
         for connection in list(self._connections.values()):
-            peer = connection.socket.peer if isinstance(connection.socket, TlsSocket) else None
-            objection = tls.objection(peer) if peer is not None else ""
+            assert isinstance(connection.socket, TlsSocket), connection.address
+            if connection.socket.peer is None:  # its handshake would end by the old keys
+                self._drop(connection)
+                continue
+            objection = tls.objection(connection.socket.peer)
             if not objection:
                 continue
             if connection.state in (LinkState.LIVE, LinkState.ENDED):

@@ -282,6 +282,23 @@ def test_a_revoked_certificate_ends_its_connection_and_is_not_let_in_again(
     world.close()
 
 
+def test_who_was_in_its_handshake_when_its_certificate_was_revoked_is_not_let_in(
+    tmp_path: Path,
+) -> None:
+    authority = Authority.create(tmp_path / "keys", "c")
+    for name in ("a", "b"):
+        authority.node(name)
+    world = PeerWorld({name: tls_of(authority, name) for name in ("a", "b")})
+    b = world.node("b", {"a": NOWHERE})
+    world.node("a", {"b": b.port.address})
+    world.until(lambda: any(each.dial is None for each in b.port._connections.values()))
+    authority.revoke_node("a")
+    b.port.update_tls(tls_of(authority, "b"))
+    world.until(lambda: any("is revoked" in reason for reason in b.refusals()))
+    assert not heard_of_strangers(b)
+    world.close()
+
+
 def test_a_ca_is_changed_without_an_end_but_one_renewal_after_the_other(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "keys", "c")
     for name in ("a", "b"):
