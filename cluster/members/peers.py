@@ -859,7 +859,7 @@ class PeerPort:
             self._drop(connection)
         else:
             self._greet(connection)
-            if connection.state is LinkState.GREETING:
+            if connection.state is LinkState.GREETING and not connection.unfit:
                 self._refuse(connection, f"half an Extension in {EXTENSION_MS_MAX} ms")
 
     def _check_silence(self, connection: Connection, now: float) -> None:

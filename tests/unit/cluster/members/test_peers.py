@@ -253,6 +253,18 @@ def test_peer_of_version_0_1_is_told_why_it_is_turned_away_and_not_at_once(
     assert (extension, reason) == (RAISED, messages.SnapshotRefused(TOO_OLD))
 
 
+def test_silent_peer_of_version_0_1_is_not_turned_away_at_once_either(world: PeerWorld) -> None:
+    b = world.node("b", {"a": NOWHERE}, extension=RAISED)
+    world.dial(b).sendall(framed(a_says()))
+    world.until(lambda: any(each.hello for each in b.port._connections.values()))
+    world.ahead_s += peers.EXTENSION_MS_MAX / 1000
+    b.turn()
+    assert b.events == [Unfit("a", "inc-a", 1, BUILD_0_1, TOO_OLD)]
+    world.ahead_s += peers.HANDSHAKE_MS_MAX / 1000
+    b.turn()
+    assert b.refusals() == [TOO_OLD]
+
+
 def test_unfit_peer_that_hangs_up_first_is_let_go(world: PeerWorld) -> None:
     b = world.node("b", {"a": NOWHERE}, extension=RAISED)
     raw = world.dial(b)
