@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from cluster.observe import tracing
 from cluster.observe.tracing import SPANS_PER_PUT_MAX, NodeSpans
-from flotilla_client.properties import Enveloped, Properties, encode
+from flotilla_client.properties import Enveloped, Properties, decode, encode
 from flotilla_client.protocol import ACK, NAK, PUT, Request, pack
 
 NOW_S = 100.0
@@ -83,6 +83,22 @@ def test_a_request_of_many_calls_has_a_bounded_number_of_spans(node: SpansInMemo
     count = SPANS_PER_PUT_MAX + 4
     made = node.made(put(*map(traced, range(1, count + 1))), ACK, {"id": 1})
     assert traces(made) == [*range(1, SPANS_PER_PUT_MAX + 1)]
+
+
+def test_of_the_thousands_that_a_call_publishes_one_is_read(
+    node: SpansInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+
+    def decoded(publication: bytes) -> tuple[Properties, int]:
+        read.append(publication)
+        return decode(publication)
+
+    monkeypatch.setattr(tracing, "decode_properties", decoded)
+    for is_kept in (True, False):
+        made = node.made(put(*[traced(7, sampled=is_kept)] * 5_000), ACK, {"id": 1})
+        assert traces(made) == [7]
+    assert len(read) == 2
 
 
 def test_the_span_of_a_refused_request_says_why(node: SpansInMemory) -> None:
