@@ -164,6 +164,8 @@ class TlsSocket:
             room = len(view) - taken - self._in.pending
             if room <= 0:
                 return taken
+            if self.peer is None:  # a stranger may send a handshake in many tiny records
+                room = RECORD_BYTES
             try:
                 data = self._raw.recv(room)
             except BlockingIOError:
@@ -174,6 +176,8 @@ class TlsSocket:
                 return taken
             self._in.write(data)
             taken += self._opened(view[taken:])
+            if self.peer is None:  # a record of it a turn: what is left has an event of its own
+                raise BlockingIOError
             if taken and len(data) < room:  # what comes from now on has an event of its own
                 return taken
 

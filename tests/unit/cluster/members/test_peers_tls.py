@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cluster.keys.authority import Authority
 from cluster.keys.directory import load
-from cluster.keys.tls import Tls, TlsSocket
-from cluster.members.links import LinkState, Reason
+from cluster.keys.tls import RECORD_BYTES, Tls, TlsSocket
+from cluster.members.links import READ_BYTES_MAX, LinkState, Reason
 from cluster.members.peers import (
     HANDSHAKE_MS_MAX,
     STRANGERS_MAX,
@@ -378,6 +378,21 @@ def test_a_handshake_that_comes_byte_by_byte_has_no_longer_than_another(world: P
         world.ahead_s += HANDSHAKE_MS_MAX / 1000 / 5
     world.until(lambda: is_closed(raw))
     assert world.clock() - before < 2 * HANDSHAKE_MS_MAX / 1000 + 1
+
+
+def test_a_turn_takes_no_more_of_a_handshake_than_a_record_has(authority: Authority) -> None:
+    raw, stranger = socket.socketpair()
+    raw.setblocking(False)
+    wire = tls_of(authority, "b").wrap(raw, is_server=True)
+    hello = b"\x01\x00\xff\xff" + bytes(8_000)  # of 64 KiB, a byte a record
+    said = b"".join(b"\x16\x03\x01\x00\x01" + bytes((byte,)) for byte in hello)
+    stranger.sendall(said)
+    for turn in (1, 2):
+        with pytest.raises(BlockingIOError):
+            wire.recv_into(memoryview(bytearray(READ_BYTES_MAX)))
+        assert len(raw.recv(len(said), socket.MSG_PEEK)) == len(said) - turn * RECORD_BYTES
+    wire.close()
+    stranger.close()
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=5))
