@@ -297,6 +297,7 @@ class Member:
             own_name = self.settings.name
             self.broker.abdicate("" if raft.leader == own_name else raft.leader)
             self._own.clear()
+            self._advise({})
             self._led_term = self._handover = None
         if raft.is_leader:
             if self._led_term is None:
@@ -804,6 +805,10 @@ class Member:
                 continue
             log("admitting", node=name, incarnation=incarnation, replaced=members[name])
             self._propose([[Admit(name, incarnation)]], tick=False)
+        self._advise(advice)
+
+    def _advise(self, advice: dict[str, str]) -> None:
+        """Tell those who are not admitted yet why, by receiver; whoever is left out, nothing."""
         self._obstacles = advice
         self._neighbours.advise(advice)
 

@@ -306,6 +306,20 @@ def test_a_second_member_is_not_replaced_before_the_first_has_caught_up(
     assert "a: a leads and waits: without b only a can be reached" in told[0]
 
 
+def test_who_leads_no_more_advises_nobody_any_more(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    stage.start_anew("c")
+
+    def told() -> str:
+        return "; ".join(stage.replica("c").frontend.status().get("waiting_for", []))
+
+    stage.until(lambda: "a: a leads and waits: c " in told())
+    stage.elect("b")
+    stage.run(1.5)
+    assert "b: b leads and waits: c " in told()
+    assert "a leads" not in told()
+
+
 def test_a_replaced_directory_takes_no_part(make_stage: MakeStage, tmp_path: Path) -> None:
     stage = make_stage()
     stage.crash("c")
