@@ -71,10 +71,14 @@ class Lookup:
             self._start(address)
 
     def _start(self, address: Address) -> None:
-        if self._slots.acquire(blocking=False):
-            threading.Thread(target=self._run, args=(address,), daemon=True).start()
-        else:
+        if not self._slots.acquire(blocking=False):
             self.failure = f"{LOOKUPS_MAX} look-ups of names are stuck in the resolver"
+            return
+        try:
+            threading.Thread(target=self._run, args=(address,), daemon=True).start()
+        except RuntimeError as error:  # the system has no more threads for us now
+            self._slots.release()
+            self.failure = f"look-up of {address[0]}: {error}"
 
     def _run(self, address: Address) -> None:
         try:

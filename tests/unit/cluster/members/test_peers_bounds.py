@@ -352,6 +352,21 @@ def test_name_is_looked_up_at_each_dial(world: PeerWorld, monkeypatch: pytest.Mo
     ]
 
 
+def test_a_system_without_threads_ends_no_node_and_keeps_no_place(
+    world: PeerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    a = world.node("a", {"b": ("b.example", 1)})
+    a.turn()
+    assert a.events == [
+        DialFailed("b", "b.example:1: look-up of b.example: can't start new thread")
+    ]
+    assert Lookup._slots._value == LOOKUPS_MAX
+
+
 def test_stuck_resolver_neither_blocks_the_loop_nor_grows(
     world: PeerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
