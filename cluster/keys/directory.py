@@ -107,9 +107,13 @@ class KeysDirectory:
         marks = self._marks()  # before they are read: what changes meanwhile is seen the next time
         if not self._is_asked and marks == self._seen:
             return False
-        self._seen, self._is_asked = marks, False
-        self._reader = threading.Thread(target=self._run, name="keys", daemon=True)
-        self._reader.start()
+        self._is_asked = False
+        reader = threading.Thread(target=self._run, name="keys", daemon=True)
+        try:
+            reader.start()
+        except RuntimeError as error:  # the system has no more threads for us now
+            raise KeysError(f"{self._directory}: cannot be read now: {error}") from error
+        self._seen, self._reader = marks, reader
         return False
 
     def _take(self) -> bool:

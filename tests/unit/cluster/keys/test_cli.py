@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import sys
+import threading
 from itertools import accumulate, count
 from pathlib import Path
 
@@ -460,6 +461,24 @@ def test_a_directory_is_read_again_when_it_changed_or_somebody_asks(directory: P
     assert set(keys.keys.keyring.clients.values()) == {"admin", "app", "late"}
     assert not look(keys, 2.0, asked=False)
     assert look(keys, 2.1, asked=True)
+
+
+def test_keys_that_no_thread_can_read_now_are_read_when_one_can(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = KeysDirectory(directory / "nodes" / "n1", "orders", "n1")
+    run(directory, "client", "late")
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(KeysError, match="can't start new thread"):
+            keys.look(0.0, asked=True)
+        assert not keys.look(0.5, asked=False), "it is not tried in each turn"
+    assert look(keys, 1.0)
+    assert "late" in keys.keys.keyring.clients.values()
 
 
 @pytest.mark.parametrize("name", ["authorized_clients", "revoked", "server.key"])
