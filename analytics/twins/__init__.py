@@ -8,7 +8,7 @@ runs, for it needs no Spark.
     record.py     lines put together to operations         run.py        what the checks are given
     knowledge.py  what is known, since when                standing.py   who stood subscribed
     gone.py, compaction.py       what may be missing       group_standing.py  who is in a group
-    owed.py, stored.py, answers.py, clocks.py, delays.py, patterns.py, disks.py, groups.py    the checks
+    owed.py, stored.py, answers.py, clocks.py, delays.py, patterns.py, disks.py, groups.py   checks
     intake.py     a run's directory, and whether it is whole
     checks.py     the list of them, and what identifies a row
     judging.py    the verdict, with its reasons
