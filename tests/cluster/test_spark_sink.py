@@ -12,13 +12,14 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cluster.local.local import LocalCluster
 from flotilla_client import Client, Fenced, NoSubscribers
 from flotilla_client.admin import Admin
 from flotilla_client.spark.errors import NotRepeatable, StaleBatch
 from flotilla_client.spark.options import WriteOptions, write_options
-from flotilla_client.spark.sink import RowsWritten, write_partition
+from flotilla_client.spark.sink import RowsWritten, TopicWriter, name_of, write_partition
 from tests.conftest import running
 
 COUNT: Final = 40_000  # three requests
@@ -169,6 +170,22 @@ def test_rows_that_nobody_has_to_keep_are_done_with(cluster: LocalCluster) -> No
     options = options_of(cluster, "nobody.ever", allowUnheard="true")
     write_partition(options, "spark.ever.0", 0, batches(texts(10)))
     assert write_partition(options, "spark.ever.0", 0, batches(texts(10))).skipped == 10
+
+
+def test_a_task_that_begins_behind_the_end_of_its_job_stores_nothing(
+    cluster: LocalCluster, topic: str
+) -> None:
+    job = TopicWriter(
+        write_options({"endpoints": nodes_of(cluster), "topic": topic}, is_stream=False),
+        StructType([StructField("value", BinaryType())]),
+        overwrite=False,
+    )
+    name = name_of(job._producer, 0)
+    done = write_partition(job._options, name, 0, batches(texts(10)))
+    job.commit([done])
+    with pytest.raises(StaleBatch, match="was ended"):
+        write_partition(job._options, name, 0, batches(texts(10)))
+    assert stored(cluster, topic) == texts(10)
 
 
 def test_a_leader_that_dies_costs_no_row(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:

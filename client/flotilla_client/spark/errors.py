@@ -9,7 +9,7 @@ What lives here: the exceptions of this package alone. What must not: those of a
     ├── DataLost            ids that were to be read are not kept any more
     └── BatchRefused        a micro-batch that must not be written
         ├── NotRepeatable   it runs again, and its rows are not those of before
-        └── StaleBatch      a later one was written already
+        └── StaleBatch      a later one was written already, or its job is over
 """
 
 from __future__ import annotations
@@ -40,4 +40,6 @@ class NotRepeatable(BatchRefused):
 
 
 class StaleBatch(BatchRefused):
-    """A later batch of this producer was written: this one comes from a run that is over."""
+    """This one comes from a run that is over: a later batch of its producer was written, or the
+    job has ended.
+    """

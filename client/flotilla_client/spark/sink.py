@@ -32,7 +32,7 @@ from flotilla_client.operations import Ask, Steps
 from flotilla_client.protocol import BATCH_BYTES_MAX, BATCH_COUNT_MAX, PUT, pack
 from flotilla_client.retry import Done
 from flotilla_client.spark import columns
-from flotilla_client.spark.errors import BadOption, SparkError
+from flotilla_client.spark.errors import BadOption, SparkError, StaleBatch
 from flotilla_client.spark.ledger import CHUNK_ROWS, BatchLedger, RowsRecord, decode
 from flotilla_client.spark.options import TopicAt, WriteOptions
 
@@ -127,6 +127,7 @@ def write_partition(
     """
     topic = options.connection.topic
     with _client(options.connection, name) as client:
+        _check_journal(client, name)
         before = client.subscribe(name).last_id
         ledger = BatchLedger(
             topic,
@@ -182,6 +183,20 @@ class _Writer:
         client.publish_many(ledger.topic, self._rows, allow_unheard=self._allows_unheard)
         self.stored += len(self._rows)
         self._rows, self._names, self._bytes = [], [], 0
+
+
+def _check_journal(client: Client, name: str) -> None:
+    """Refuse to begin a journal anew: which rows are stored would be forgotten. Raises StaleBatch.
+
+    A task may be on its way still when its job is over, and begin behind the end of its journal.
+    """
+    has_records = client.next_counter(name) > 1
+    if has_records and client._session.state.cursor(name) is None:
+        raise StaleBatch(
+            f"the journal {name!r} was ended, and with it what is known of the rows that this"
+            " partition has stored: its job is over, or somebody has unsubscribed it. A producer"
+            " of another name begins anew"
+        )
 
 
 def _journal(client: Client, name: str, last_id: int) -> Iterator[RowsRecord]:
