@@ -603,7 +603,8 @@ class Session:
         idle_ms = None if idle is None else checks.milliseconds("idle", idle, 0, DEADLINE_MS_MAX)
         book = self.books.get((topic, group))
         if book is None:
-            book = self.books[topic, group] = LeaseBook(topic, group, now_ms, extender)
+            book = LeaseBook(topic, group, now_ms, extender, self.check_open)
+            self.books[topic, group] = book
         wait_ms = int(min(MESSAGES_WAIT_MS, self.deadline_ms / GET_SLICES_MIN))
         return WorkLoop(book, settings, ack, prefetch, wait_ms, idle_ms)
 

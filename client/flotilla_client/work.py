@@ -61,7 +61,8 @@ class WorkItem:
     """A publication that this client has leased: `message` as delivered, and what it does with it.
 
     `attempt`: how often it was given, this time included. `ack`, `nak` and `extend` may be called
-    in any thread; the first of `ack` and `nak` counts. In a child process they raise Forked.
+    in any thread; the first of `ack` and `nak` counts. Behind the client's `close` they raise
+    Closed, in a child process Forked.
     """
 
     message: Message
@@ -115,6 +116,7 @@ class WorkItem:
 
     def ack(self) -> None:
         """Say that it is done: nobody is given it again. The cluster hears it soon."""
+        self._book.check_open()
         self._book.settle(self, "ack", 0)
 
     def extend(self, lease: Duration | None = None) -> Any:
@@ -123,11 +125,13 @@ class WorkItem:
         Returns when the cluster has agreed: of an `AsyncClient`, `await` it. Raises LeaseLost where
         somebody else has been given it, or it was settled here: a loop that was left gives back.
         """
+        self._book.check_open()
         lease_ms = round(self._lease_ms) if lease is None else lease_of(lease)
         return self._book.extender(self, lease_ms)
 
     def nak(self, delay: Duration = 0) -> None:
         """Give it back: somebody is given it again, after `delay` (seconds or a timedelta)."""
+        self._book.check_open()
         self._book.settle(self, "nak", milliseconds("delay", delay, 0, protocol.DELAY_MS_MAX))
 
 
@@ -135,7 +139,8 @@ class WorkItem:
 class LeaseBook:
     """What one client has of one group. `loop`: who works in it now, if anybody.
 
-    `extender(item, lease_ms)`: has an item extended by way of its client.
+    `extender(item, lease_ms)`: has an item extended by way of its client. `check_open()`: raises
+    Closed where that can tell the cluster nothing any more.
 
     `hand` was taken and not handed over, `given` handed over and not settled, by id. `asked_for`:
     how many the last TAKE that was answered did ask for. Safe to use from several threads.
@@ -145,6 +150,7 @@ class LeaseBook:
     group: str
     now_ms: Callable[[], float]
     extender: Callable[[WorkItem, int], Any]
+    check_open: Callable[[], None]
     loop: object = None
     hand: deque[WorkItem] = field(default_factory=deque)
     given: dict[int, WorkItem] = field(default_factory=dict)

@@ -243,7 +243,7 @@ class Working:
         if self._rng.random() < EARLIEST_SHARE:
             settings = replace(settings, start="earliest")
         yield from self._choose(topic, settings)
-        book = LeaseBook(topic, GROUP, lambda: self._wire.now * 1000, _extender)
+        book = LeaseBook(topic, GROUP, lambda: self._wire.now * 1000, _extender, lambda: None)
         book._number = self._numbers.get(topic, 0)
         self._books[topic] = book
         self._items[topic] = []

@@ -13,6 +13,7 @@ from flotilla_client import (
     AlreadyReading,
     AsyncClient,
     Client,
+    Closed,
     FlotillaError,
     Forgotten,
     LeaseLost,
@@ -42,7 +43,9 @@ class WorkBench:
 
     def __init__(self) -> None:
         self.now_ms = 0.0
-        self.book = LeaseBook("t", "g", lambda: self.now_ms, lambda item, lease_ms: None)
+        self.book = LeaseBook(
+            "t", "g", lambda: self.now_ms, lambda item, lease_ms: None, lambda: None
+        )
 
     def answer(
         self,
@@ -577,6 +580,31 @@ def test_tasks_go_on_with_what_a_loop_gave_behind_its_end(node: FakeNode) -> Non
 
     asyncio.run(work())
     assert [_said(request, "acks") for request in node.of_type(TAKE)] == [[], [], [1]]
+
+
+def test_what_is_said_of_an_item_behind_the_end_of_its_client_raises(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.publish("t", "1")
+        [item] = client.work("t", "g", ack="manual", idle=0)
+    for say in (item.ack, item.nak, item.extend):
+        with pytest.raises(Closed):
+            say()
+
+
+def test_what_is_said_of_an_item_behind_the_end_of_its_asynchronous_client_raises(
+    node: FakeNode,
+) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
+            await client.subscribe("t")
+            await client.publish("t", "1")
+            [item] = [item async for item in client.work("t", "g", ack="manual", idle=0)]
+        for say in (item.ack, item.nak, item.extend):
+            with pytest.raises(Closed):
+                say()
+
+    asyncio.run(work())
 
 
 def _said(request: Request, how: str) -> list[int]:

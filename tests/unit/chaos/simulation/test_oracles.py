@@ -446,7 +446,7 @@ def test_a_copy_that_is_over_is_not_waited_for_behind_it() -> None:
 def test_a_lease_that_is_believed_too_long_and_a_loop_that_keeps_something_are_seen() -> None:
     failures: list[str] = []
     promises = WorkPromises(lambda check, text: failures.append(text), cast("Any", None))
-    book = LeaseBook("t", "g", lambda: 0.0, lambda item, lease_ms: None)
+    book = LeaseBook("t", "g", lambda: 0.0, lambda item, lease_ms: None, lambda: None)
     item = SimpleNamespace(topic="t", id=1, _end_ms=1_000.0)
     promises.believed("c", cast("Any", item), 1_000.0)
     promises.loop_left("c", book)
