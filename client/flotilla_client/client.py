@@ -411,7 +411,7 @@ class Session:
         """Return the error of a flush: what could not be sent stays in the outbox."""
         if "withdrawn" in error.details:
             return error
-        return kept(error, 0, sum(entry.count for entry in self.state.outbox()))
+        return kept(error, 0, self.state.waiting())
 
     def joined(self, wire: JoinedWire, explain: Explain, now_ms: Callable[[], float]) -> Joined:
         """Return what joins this client's calls."""

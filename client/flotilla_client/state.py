@@ -605,6 +605,11 @@ class State:
         rows = self._read("SELECT DISTINCT topic FROM outbox ORDER BY topic")
         return [str(topic) for (topic,) in rows]
 
+    def waiting(self) -> int:
+        """Return how many publications wait for an answer."""
+        [(size_bytes,)] = self._read("SELECT ifnull(sum(length(lengths)), 0) FROM outbox")
+        return int(size_bytes) // 4
+
     def outbox(self, topic: str | None = None) -> list[Entry]:
         """Return what waits for an answer, of one topic or of all, in the order of counters."""
         where = "" if topic is None else " WHERE topic = ?"
@@ -727,19 +732,22 @@ class State:
         """
         with self._lock:
             known = self._settled()
-            gone = [e for e in self.outbox(entry.topic) if e.counter >= entry.counter]
             span = (entry.topic, entry.counter)
+            sizes = "ifnull(sum(length(lengths)), 0), ifnull(sum(length(data)), 0)"
+            [(lengths_bytes, data_bytes)] = self._read(
+                f"SELECT {sizes} FROM outbox WHERE topic = ? AND counter >= ?", span
+            )
             last = (entry.counter - 1, entry.topic)
             self._commit(
                 ("DELETE FROM outbox WHERE topic = ? AND counter >= ?", span),
                 ("UPDATE counters SET counter = ? WHERE topic = ?", last),
             )
-            known.outbox_bytes -= sum(e.size_bytes for e in gone)
+            known.outbox_bytes -= lengths_bytes + data_bytes
             known.counters = self._counters()
             self._free_bytes_max = FREE_BYTES_KEPT
             self._shrink(known.outbox_bytes)
             self._known = known
-            return sum(e.count for e in gone)
+            return int(lengths_bytes) // 4
 
     def remove(self, entry: Entry) -> int:
         """Take one refused publication out and close the gap: what follows moves up a place.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -493,6 +494,17 @@ def test_every_kind_of_bytes_is_a_publication(node: FakeNode, right: Any) -> Non
         client.subscribe("t")
         client.publish("t", right)
         assert texts_of(client, "t") == [b"ab"]
+
+
+def test_what_a_flush_has_not_sent_is_counted_without_being_loaded(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.enqueue("t", [bytes(100_000)] * 100)
+        tracemalloc.start()
+        error = client._session.not_flushed(Unavailable("nobody answers", definite=False))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert error.details["kept"] == 100
+    assert peak_bytes < 1_000_000
 
 
 def test_flush_sends_what_stayed(node: FakeNode) -> None:
