@@ -368,8 +368,8 @@ class Producer:
         """Say on stderr what was not stored since `before`."""
         queue = self._queue
         with queue.lock:
-            kept = queue.kept - before[0] + queue.sent - queue.answered
-            lost = queue.lost - before[1]
+            kept = queue.kept - before[0] + queue.sent - queue.answered - queue.count
+            lost = queue.lost - before[1] + queue.count  # which no batch has taken
         say_at_exit(f"with an open producer of {self.topic}", self._directory, kept, lost)
 
     def _check_here(self) -> None:

@@ -267,8 +267,9 @@ class SoonPublisher:
     def report(self, before: tuple[int, int]) -> None:
         """Say on stderr what was not stored since `before`, as the process ends."""
         with self._lock:
-            kept = self._kept - before[0] + len(self._futures)
-            lost = self._lost - before[1]
+            left = sum([call.leave() for call in self._futures])
+            kept = self._kept - before[0] + len(self._futures) - left
+            lost = self._lost - before[1] + left
         say_at_exit("with what was published soon", self._directory, kept, lost)
 
     # --- the thread -----------------------------------------------------------------------------

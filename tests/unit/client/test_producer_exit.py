@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from flotilla_client.protocol import PUT
+from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, client_of
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -29,6 +32,11 @@ def publish(count={SENDS}, topic="t"):
     out = client.producer(topic, batch_bytes=200)
     for number in range(count):
         out.send("%05d" % number)
+
+def publish_soon(count):
+    out.close()
+    for number in range(count):
+        client.publish_soon("t", "%05d" % number)
 
 async def publish_awaiting():
     client = AsyncClient(endpoint, state_dir=state, timeout=timeout)
@@ -166,6 +174,36 @@ def test_ctrl_c_at_the_end_is_obeyed_and_says_what_is_left(node: FakeNode) -> No
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=10)
     assert b"10 publications were not stored and are lost" in err
+
+
+@pytest.mark.parametrize(
+    "publish", [f"publish({SENDS})", f"publish(0); publish_soon({SENDS})"], ids=["producer", "soon"]
+)
+def test_ctrl_c_at_the_end_calls_kept_what_stands_in_the_outbox_and_the_rest_lost(
+    publish: str, node: FakeNode, tmp_path: Path
+) -> None:
+    _subscribe(node, "t")
+    node.always(PUT, "deaf")
+    code = f"{_BEGIN}\n{publish}\nprint('sent', flush=True)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, node.endpoint, str(tmp_path), "30000"],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "sent\n"
+        time.sleep(0.5)  # into the wait at the end
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+    said = {
+        how: int(count)
+        for count, how in re.findall(r"([0-9]+) publications were not stored(; they|)", err)
+    }
+    with closing(State(tmp_path)) as state:
+        assert said == {"; they": state.waiting(), "": SENDS - state.waiting()}
 
 
 def test_a_closed_producer_says_nothing_at_exit(node: FakeNode, tmp_path: Path) -> None:
