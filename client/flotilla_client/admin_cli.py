@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from flotilla_client.admin import Admin
-from flotilla_client.arguments import seconds, start
+from flotilla_client.arguments import seconds, start, text_type
 from flotilla_client.client import Client
 from flotilla_client.errors import BadRequest, FlotillaError, Unsupported
 from flotilla_client.protocol import EVERYBODY_ELSE
@@ -81,11 +81,14 @@ def add_admin(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
 
     parser = verb("admin", run, _TEXT)
     parser.add_argument("what", choices=sorted(_COLUMNS), metavar="WHAT", help=_whats())
-    parser.add_argument("words", nargs="*", metavar="NAME", help="which one it is about; see above")
+    parser.add_argument(
+        "words", nargs="*", type=text_type, metavar="NAME", help="which one it is about; see above"
+    )
     for right, what in (("publish", "publish to"), ("subscribe", "subscribe to")):
         parser.add_argument(
             f"--{right}",
             action="append",
+            type=text_type,
             default=[],
             metavar="PATTERN",
             help=f"of a user: {what} these topics; orders.new, 'orders.*', 'orders.>'; repeatable",

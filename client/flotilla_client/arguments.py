@@ -104,6 +104,15 @@ def directory_type(text: str) -> str:
     return text
 
 
+def text_type(text: str) -> str:
+    """Return a text that UTF-8 can say: an argument may have any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no text that UTF-8 can say") from None
+    return text
+
+
 def file_type(text: str) -> str:
     """Return a file's path; an empty one comes of a variable that is not set."""
     if not text:
@@ -145,7 +154,7 @@ def start(text: str) -> str | int | datetime:
         return text
     try:
         return count(text) if text.isdigit() else datetime.fromisoformat(text).astimezone()
-    except (ValueError, argparse.ArgumentTypeError):
+    except (ValueError, OverflowError, argparse.ArgumentTypeError):
         message = (
             f"{text!r} is none of {NEW}, {EARLIEST}, an id, the first to be read, and a time, such"
             " as 2026-05-04T17:00"

@@ -429,8 +429,8 @@ def _check_names(options: Any) -> None:
             check_topic(name)
     if getattr(options, "client", None) is not None:
         check_client_id(options.client)
-    is_new = not (Path(options.state) / directory.DATABASE_NAME).exists()
-    if options.verb == "sub" and is_new:
+    database = Path(options.state) / directory.DATABASE_NAME
+    if options.verb == "sub" and not os.path.exists(database):  # `Path.exists` may raise
         check_subscribed(options.topic)
 
 

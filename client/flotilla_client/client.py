@@ -169,7 +169,7 @@ def endpoints_of(endpoints: str | Sequence[str]) -> tuple[str, ...]:
 def _endpoint_text(endpoint: object) -> str:
     if not isinstance(endpoint, str):
         raise TypeError(f"an endpoint is a text, HOST:PORT, not {type(endpoint).__name__}")
-    return endpoint.strip()
+    return checks.text("an endpoint", endpoint).strip()
 
 
 def _check_endpoint(endpoint: str) -> None:

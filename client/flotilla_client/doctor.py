@@ -249,7 +249,8 @@ def suggestion(round_trip_ms: float, fsync_ms: float) -> Finding:
 
 def examine_machine(directory: Path) -> list[Finding]:
     """Measure this machine for a node or a client that keeps its data in `directory`."""
-    while not directory.exists() and directory != directory.parent:
+    # `Path.exists` raises where it may not look, or the name is too long.
+    while not os.path.exists(directory) and directory != directory.parent:
         directory = directory.parent  # where it would be made
     findings = []
     fsync_ms = 0.0

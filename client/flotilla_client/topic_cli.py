@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from flotilla_client.admin import Admin
 from flotilla_client.admin_cli import Show, is_sure
+from flotilla_client.arguments import text_type
 from flotilla_client.client import Client
 from flotilla_client.error_table import ProtocolError
 from flotilla_client.errors import UnknownTopic
@@ -79,6 +80,7 @@ def add_topic(verb: Callable[..., argparse.ArgumentParser], show: Show) -> None:
     )
     parser.add_argument(
         "--dead-letter",
+        type=text_type,
         metavar="TOPIC",
         help="where its groups put what they give up, or what expires in them, if they name no "
         "topic of their own; none: nowhere. Takes feature level 5",

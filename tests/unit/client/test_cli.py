@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,6 +96,35 @@ def test_a_refusal_is_3_with_its_code_on_stderr(run: Run) -> None:
     code, out, err = run("get", "elsewhere")
     assert (code, out) == (3, b"")
     assert err == b"flotilla: not_subscribed: no subscription to elsewhere\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("-e", "\udcff:7001", "status"),
+        ("sub", "t", "--from", "0001-01-01T00:00+14:00"),
+        ("admin", "transfer-leader", "\udcff"),
+        ("admin", "user", "allow", "a", "--publish", "\udcff"),
+        ("topic", "create", "t", "--dead-letter", "\udcff"),
+    ],
+)
+def test_what_is_no_text_and_no_time_is_wrong_usage(run: Run, argv: Sequence[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(*argv)
+
+
+@pytest.mark.parametrize("verb", ["topics", "sub"])
+def test_a_directory_that_can_not_be_is_unusable(run: Run, tmp_path: Path, verb: str) -> None:
+    code, out, err = run("--state", f"{tmp_path}/{300 * 'a'}", verb, *(["t"] * (verb == "sub")))
+    assert (code, out) == (3, b"")
+    assert err.startswith(b"flotilla: state_unusable: ")
+
+
+def test_the_doctor_looks_where_a_directory_that_can_not_be_would_be_made(
+    run: Run, tmp_path: Path
+) -> None:
+    _, out, _ = run("--state", f"{tmp_path}/{300 * 'a'}", "doctor")
+    assert f"fsync in {tmp_path}".encode() in out
 
 
 def test_no_answer_is_4(run: Run, node: FakeNode) -> None:
