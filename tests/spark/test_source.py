@@ -237,6 +237,31 @@ def test_a_stream_starts_where_it_is_told_and_takes_no_more_than_it_may(
     assert taken("new") == [[101]]  # from its checkpoint
 
 
+def test_a_first_batch_that_runs_again_begins_where_it_began(
+    flotilla: SparkSession, cluster: LocalCluster, topics: Fill, tmp_path: Path
+) -> None:
+    topic = topics("first", 50)
+
+    def run(take: Callable[[DataFrame, int], None]) -> None:
+        reader = flotilla.readStream.format("flotilla")
+        reader = reader.options(
+            endpoints=nodes_of(cluster), topic=topic, startingOffsets="earliest"
+        )
+        writer = reader.load().writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE_S)
+
+    def fail(rows: DataFrame, batch: int) -> None:
+        raise RuntimeError("the batch fails")
+
+    with pytest.raises(PySparkException, match="the batch fails"):
+        run(fail)
+    with Admin(nodes_of(cluster)) as admin:
+        admin.purge(topic, 30)
+    with pytest.raises(PySparkException, match="ids 1 to 30 of 'first' are not kept"):
+        run(lambda rows, batch: print(batch, rows.collect()))
+
+
 def test_rows_out_are_rows_in_though_the_leader_dies_and_the_query_is_stopped(
     flotilla: SparkSession, cluster: LocalCluster, topics: Fill, tmp_path: Path
 ) -> None:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LOG: Final = logging.getLogger("flotilla.spark")
-Offset = dict[str, Any]  # {"id": the next to be read, "partitions": of the batch that ends there}
+# {"id": the next to be read, "start" and "partitions": of the batch that ends there}
+Offset = dict[str, Any]
 
 
 class FlotillaDataSource(DataSource):
@@ -117,8 +118,9 @@ class IdRangeReader(DataSourceReader):
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a topic in micro-batches. An offset is the id that is read next.
 
-    It says besides into how many partitions the batch that ends there is split, so that a batch
-    that is run again, under other options, is split as it was.
+    It says besides where the batch that ends there begins, and into how many partitions it is
+    split. So a batch that is run again, under other options, is split as it was; and a query's
+    first one begins where it began, though Spark asks for the initial offset anew.
     """
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
@@ -143,7 +145,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start > kept.end:
                 _tell(_beyond(topic, start, kept.end), options.fails_on_loss)
                 start = kept.end
-        return _offset(start, 0)
+        return _offset(start, start, 0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return what `maxOffsetsPerTrigger` says."""
@@ -168,7 +170,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise NotImplementedError(f"a limit of the kind {type(limit).__name__}")
         if end <= first:
             return start
-        return _offset(end, options.partitions or offsets.partitions_of(end - first))
+        return _offset(first, end, options.partitions or offsets.partitions_of(end - first))
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """Return the topic's end, as it was last seen, for the query's progress."""
@@ -180,7 +182,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return ranges of ids, the same for the same offsets each time."""
-        ranges = offsets.split(int(start["id"]), int(end["id"]), max(1, int(end["partitions"])))
+        first = end.get("start", start["id"])  # an older checkpoint does not say it
+        ranges = offsets.split(int(first), int(end["id"]), max(1, int(end["partitions"])))
         return [IdRange(*each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -269,8 +272,8 @@ def _tell(error: DataLost, fails: bool) -> None:
     LOG.warning("%s", error)
 
 
-def _offset(next_id: int, partitions: int) -> Offset:
-    return {"id": next_id, "partitions": partitions}
+def _offset(start: int, next_id: int, partitions: int) -> Offset:
+    return {"id": next_id, "start": start, "partitions": partitions}
 
 
 def _client(connection: TopicAt) -> Client:

@@ -106,3 +106,21 @@ def test_a_query_of_what_is_there_ends_where_the_topic_did_when_it_began(
     assert [each["id"] for each in (start, first, last)] == [1, 8, 11]
     assert reader.latestOffset(last, ReadAllAvailable()) == last
     assert reader.reportLatestOffset() == {"id": 16}
+
+
+def test_a_first_batch_that_runs_again_is_as_it_was_though_the_topic_has_grown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = ClientInMemory([5] * 10)
+    monkeypatch.setattr(source, "_client", lambda connection: client)
+    said = {"endpoints": "127.0.0.1:1", "topic": "t", "partitions": "2"}
+    reader = TopicStreamReader(stream_options(said), columns.SCHEMA)
+    start = reader.initialOffset()
+    client.times += [5] * 4
+    end = reader.latestOffset(start, ReadAllAvailable())
+    ranges = [IdRange(11, 13), IdRange(13, 15)]
+    assert reader.partitions(start, end) == ranges
+    client.times += [5] * 4
+    assert reader.partitions(reader.initialOffset(), end) == ranges
+    of_before = {"id": end["id"], "partitions": end["partitions"]}
+    assert reader.partitions(start, of_before) == ranges
