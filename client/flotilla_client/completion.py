@@ -20,26 +20,40 @@ _BASH: Final = """\
 # bash completion of flotilla:  source <(flotilla completion bash)
 _flotilla_topics() {
     # The first column of the table, without its head; columns are two spaces apart.
-    "${COMP_WORDS[0]}" "${given[@]}" --deadline 2 topics "$@" 2>/dev/null | sed -e 1d -e 's/  .*//'
+    "${words[0]}" "${given[@]}" --deadline 2 topics "$@" 2>/dev/null | sed -e 1d -e 's/  .*//'
 }
 
 _flotilla() {
-    local current=${COMP_WORDS[COMP_CWORD]} command= place=0 word index given=() values
+    # Bash parts words at : and =, and puts in place of the last part alone what is offered.
+    local words=("${COMP_WORDS[0]}") last=0 part joins= index
+    for part in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
+        if [[ $joins || $part =~ ^[:=]+$ ]]; then words[last]+=$part; else words[++last]=$part; fi
+        if [[ $part =~ ^[:=]+$ ]]; then joins=1; else joins=; fi
+    done
     COMPREPLY=()
-    for ((index = 1; index < COMP_CWORD; index++)); do
-        word=${COMP_WORDS[index]}
+    _flotilla_offer
+    part=${words[last]}
+    [[ $joins ]] || part=${part%"${COMP_WORDS[COMP_CWORD]}"}
+    for index in "${!COMPREPLY[@]}"; do COMPREPLY[index]=${COMPREPLY[index]#"$part"}; done
+}
+
+_flotilla_offer() {
+    local current=${words[last]} command= place=0 word index given=() values
+    for ((index = 1; index < last; index++)); do
+        word=${words[index]}
         case $word in
             @VALUED@)
-                case $word in -e | --endpoints | --state)
-                    given+=("$word" "${COMP_WORDS[index + 1]}") ;;
+                case $word in -e | --endpoints | --state | --key)
+                    given+=("$word" "${words[index + 1]}") ;;
                 esac
                 ((index++)) ;;
+            --endpoints=* | --state=* | --key=*) given+=("$word") ;;
             -*) ;;
             *) if [[ -z $command ]]; then command=$word; else ((place++)); fi ;;
         esac
     done
-    if ((index > COMP_CWORD)); then  # the value of an option
-        case ${COMP_WORDS[COMP_CWORD - 1]} in
+    if ((index > last)); then  # the value of an option
+        case ${words[last - 1]} in
             @DIRECTORIES@) compopt -o filenames 2>/dev/null
                 mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
         esac

@@ -21,7 +21,7 @@ echo "$@" >>"$(dirname "$0")/asked"
 printf 'topic           last_id\\n'
 printf 'orders          3\\n'
 printf 'orders of july  7\\n'
-case "$*" in *--all*) printf 'others          1\\n' ;; esac
+case "$*" in *--all*) printf 'others          1\\nof:july         1\\n' ;; esac
 """
 ASK_BASH: Final = """\
 source /dev/stdin <<<"$SCRIPT"
@@ -70,6 +70,16 @@ def test_bash_offers_topics_mine_to_get_and_all_to_sub(path: str, tmp_path: Path
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked == ["--deadline 2 topics", "--state here --deadline 2 topics --all"]
     assert offered(path, "flotilla", "put", "orders", "") == []  # the text is no topic
+
+
+def test_bash_joins_what_it_has_parted_at_colons_and_equal_signs(path: str, tmp_path: Path) -> None:
+    at = "a", ":", "1"
+    assert offered(path, "flotilla", "-e", *at, "un") == ["unsub"]
+    assert offered(path, "flotilla", "--endpoints", "=", *at, "--key", "k", "sub", "oth")
+    assert (tmp_path / "asked").read_text() == "--endpoints=a:1 --key k --deadline 2 topics --all\n"
+    assert offered(path, "flotilla", "sub", "of", ":", "j") == ["july"]
+    assert offered(path, "flotilla", "sub", "of", ":") == ["july"]
+    assert offered(path, "flotilla", "sub", "of:j") == ["of:july"]  # where : parts nothing
 
 
 def test_bash_offers_directories_for_the_state(path: str, tmp_path: Path) -> None:
