@@ -80,6 +80,7 @@ from flotilla_client.producer import (
     LINGER_MS,
     STOP_MS,
     Producer,
+    finish_all,
     queue_full,
 )
 from flotilla_client.protocol import Reply, encode_request
@@ -194,8 +195,7 @@ class _AsyncParts:
 
     def _move(self) -> None:
         self._loop = None
-        for endpoint in tuple(self.links):
-            self.close(endpoint)
+        self.close_all()
         self.takes = {}
         self.lock = asyncio.Lock()
         self.joined.stop(*self.session.closing_errors())
@@ -329,6 +329,11 @@ class _AsyncParts:
                 self._loop.remove_reader(link.monitor.getsockopt(zmq.FD))
             link.close()
             self._gone(endpoint, CONNECTION_LOST)
+
+    def close_all(self) -> None:
+        """Close every connection."""
+        for endpoint in tuple(self.links):
+            self.close(endpoint)
 
     async def connected(self, endpoint: int, until_ms: float) -> str:
         """Wait for a connection to the endpoint; return why there is none by then, "" if one is."""
@@ -692,7 +697,7 @@ class AsyncClient:
         await self._run(self._operations.open())
 
     async def close(self) -> None:
-        """Close producers, sockets and state; see `Client.close`."""
+        """Close producers, sockets and state; see `Client.close`. Cancelled, it does so at once."""
         await self._close(is_done=sys.exc_info()[0] is None)
 
     async def _close(self, is_done: bool) -> None:
@@ -700,8 +705,16 @@ class AsyncClient:
         parts = self._parts.existing()
         if parts is None:
             return
-        session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
         parts.here()
+        try:
+            await self._end(parts, owner, is_done)
+        except asyncio.CancelledError:  # it waits for nobody any more, and is closed all the same
+            self._shut_at_once(parts, owner, is_done)
+            raise
+        parts.session.operations.warn()
+
+    async def _end(self, parts: _AsyncParts, owner: Owner, is_done: bool) -> None:
+        session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
         await parts.soon.drained(end_ms)
         words_end_ms = end_of_words(end_ms)
         try:
@@ -715,7 +728,15 @@ class AsyncClient:
             await self._shut(parts, owner, end_ms, is_done)
             raise
         await self._shut(parts, owner, end_ms, is_done)
-        session.operations.warn()
+
+    @staticmethod
+    def _shut_at_once(parts: _AsyncParts, owner: Owner, is_done: bool) -> None:
+        session = parts.session
+        session.begin_closing()
+        parts.end_all()
+        finish_all(tuple(session.producers.values()), now_ms())
+        parts.close_all()
+        session.close(owner, is_done)
 
     @staticmethod
     async def _shut(parts: _AsyncParts, owner: Owner, end_ms: float, is_done: bool) -> None:
@@ -730,8 +751,7 @@ class AsyncClient:
         # Its time may be over, as it waited for answers; who is under way ends at the next look.
         async with _AsyncTurn(parts.lock, max(end_ms, now_ms() + CLOSE_MS)) as turn:
             await turn.take()
-            for endpoint in tuple(parts.links):
-                parts.close(endpoint)
+            parts.close_all()
             session.close(owner, is_done)
 
     async def subscribe(self, topic: str, start: str | int | datetime = "new") -> SubscribeResult:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,37 @@ def test_a_loop_whose_wait_was_cancelled_goes_on_in_another_task(node: FakeNode)
             assert (await anext(messages)).publication == b"x"
 
     _run(work())
+
+
+@pytest.mark.parametrize("has_producer", [False, True])
+def test_a_cancelled_close_closes_at_once_and_keeps_what_has_no_answer(
+    has_producer: bool, node: FakeNode, tmp_path: Path
+) -> None:
+    async def publish() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path / "state") as client:
+            if has_producer:
+                out = await client.producer("t")
+                sent.set_result(await out.send("x"))
+            else:
+                sent.set_result(await client.publish_soon("t", "x"))
+
+    async def cancelled() -> None:
+        nonlocal sent
+        sent = asyncio.get_running_loop().create_future()
+        publishing = asyncio.create_task(publish())
+        answer = await sent
+        await asyncio.to_thread(node.await_requests, PUT, 1)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        with pytest.raises(Unavailable):
+            await answer
+
+    sent: asyncio.Future[Any]
+    node.always(PUT, "deaf")
+    asyncio.run(cancelled())
+    with closing(State(tmp_path / "state")) as state:
+        assert state.waiting() == 1
 
 
 def test_a_cancelled_put_stays_in_the_outbox(node: FakeNode, tmp_path: Path) -> None:
