@@ -182,7 +182,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return ranges of ids, the same for the same offsets each time."""
-        first = end.get("start", start["id"])  # an older checkpoint does not say it
+        first = end["start"] if "start" in end else start["id"]  # an older one does not say it
         ranges = offsets.split(int(first), int(end["id"]), max(1, int(end["partitions"])))
         return [IdRange(*each) for each in ranges]
 
