@@ -8,7 +8,7 @@ What is settled goes with the next TAKE, so it costs no request of its own while
 Behind a slow body it is sent at once, so that no acknowledgment waits for the next one's end. A
 lease is never extended behind the application's back: a body that hangs has to lose its
 publication. What waits here for its turn is extended before it is handed over, if half of its time
-is over, and is left out if it is somebody else's by then.
+is over, once, and is left out if it is somebody else's by then.
 
 A TAKE that got no answer is sent again with its number, before any other: the cluster carries out
 each number once.
@@ -161,6 +161,7 @@ class LeaseBook:
     _asked_ms: float = 0.0  # when that was said first
     _exchanges: int = 0  # begun to have it answered
     _told: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # said by it
+    _extended: WorkItem | None = None  # of what is in hand, as the next to be handed over
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _home: int = field(default_factory=here)
 
@@ -264,12 +265,15 @@ class LeaseBook:
         with self._lock:
             if self._asked or not self.hand:
                 return None
-            now_ms = self.now_ms()
-            if self.hand[0]._end_ms - now_ms < HALF * self.hand[0]._lease_ms:
-                for item in self.hand:
-                    self.extend(item, round(item._lease_ms))
+            item = self.hand[0]
+            left_ms = item._end_ms - self.now_ms()
+            # Where an answer takes longer than that, one just extended never has more.
+            least_ms = 1.0 if item is self._extended else HALF * item._lease_ms
+            if left_ms < least_ms:
+                for each in self.hand:
+                    self.extend(each, round(each._lease_ms))
                 return None
-            item = self.hand.popleft()
+            self.hand.popleft()
             self.given[item.id] = item
             return item
 
@@ -333,9 +337,11 @@ class LeaseBook:
                     self.given.pop(id_, None)
                 elif kind == "extend":
                     item._end_ms, item._lease_ms = self._asked_ms + ms, ms
-            self._asked, self._told = None, {}
+            told, self._asked, self._told = self._told, None, {}
             lost |= self._let_go(_ids(body["leases"]))
             self.hand = deque(item for item in self.hand if item.settled != "lost")
+            if self.hand and told.get(self.hand[0].id, ("",))[0] == "extend":
+                self._extended = self.hand[0]
             self._bring(reply)
         if lost:
             LOG.warning(

@@ -274,6 +274,30 @@ def test_a_lease_counts_from_when_it_was_asked_for_however_late_its_answer_is_re
     assert [item.id for item in bench.items()] == [2]
 
 
+def test_what_was_extended_is_handed_over_where_an_answer_takes_more_than_half_of_a_lease() -> None:
+    bench = WorkBench()
+    bench.take()
+    bench.answer(1, 2, left_ms=LEASE_MS // 4)
+    for id_ in (1, 2):
+        assert bench.items() == []
+        bench.take(0)
+        bench.now_ms += 0.6 * LEASE_MS
+        bench.answer()
+        assert [(item.id, item.left_s) for item in bench.items()] == [(id_, 0.4)]
+
+
+def test_what_is_over_when_it_was_extended_is_extended_once_more() -> None:
+    bench = WorkBench()
+    bench.take()
+    bench.answer(1, 1, left_ms=LEASE_MS // 4)
+    assert bench.items() == []
+    bench.take(0)
+    bench.now_ms += LEASE_MS
+    bench.answer()
+    assert bench.items() == []
+    assert bench.take(0)["extends"] == [[1, 1, 1, LEASE_MS]]
+
+
 def test_more_runs_than_one_request_takes_are_split() -> None:
     bench = WorkBench()
     bench.take()
