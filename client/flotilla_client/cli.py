@@ -867,6 +867,8 @@ def _work(client: Client, options: Any) -> int:
             write(_as_json(item.message, attempt) if as_json else _as_text(item.message))
             left -= 1
             code = OK
+            # What is fetched and given back unseen has had an attempt.
+            items._loop.prefetch = max(1, min(left, PREFETCH))
     return code
 
 

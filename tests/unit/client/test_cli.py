@@ -22,7 +22,7 @@ import pytest
 
 from flotilla_client import Client, PutResult, arguments, cli, shell
 from flotilla_client.lines import Lines
-from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT, READ, STATUS
+from flotilla_client.protocol import GET, PUBLICATION_BYTES_MAX, PUT, READ, STATUS, TAKE
 from flotilla_client.version import VERSION
 from tests.unit.fake_node import FakeNode, client_of, nak
 
@@ -125,6 +125,16 @@ def test_the_doctor_looks_where_a_directory_that_can_not_be_would_be_made(
 ) -> None:
     _, out, _ = run("--state", f"{tmp_path}/{300 * 'a'}", "doctor")
     assert f"fsync in {tmp_path}".encode() in out
+
+
+def test_a_worker_takes_no_more_than_it_is_to_print(run: Run, node: FakeNode) -> None:
+    run("sub", "t")
+    with client_of(node) as client:
+        client.publish_many("t", [b"x"] * 400)
+    code, out, _ = run("work", "t", "--group", "g", "--count", "300")
+    assert (code, out) == (0, b"x\n" * 300)
+    counts = [request.body["max_count"] for request in node.of_type(TAKE)]
+    assert [count for count in counts if count] == [256, 44]
 
 
 def test_no_answer_is_4(run: Run, node: FakeNode) -> None:
