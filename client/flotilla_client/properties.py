@@ -122,10 +122,11 @@ class Enveloped(bytes):
 # --- encoding -----------------------------------------------------------------------------------
 
 
-def encode(properties: Properties) -> bytes:
+def encode(properties: Properties, *, were_read: bool = False) -> bytes:
     """Return the envelope of properties, b"" of none.
 
-    Raises TypeError, and ProtocolError `bad_request`, `too_large`.
+    `were_read`: of a publication that was taken, whose names are not looked at once more: Pythons
+    differ in what is printable. Raises TypeError, and ProtocolError `bad_request`, `too_large`.
     """
     fields = bytearray()
     if properties.expires_ms:
@@ -154,7 +155,7 @@ def encode(properties: Properties) -> bytes:
         value, is_text = _value(f"header {name!r}", content)
         if len(value) > PROPERTIES_BYTES_MAX:
             raise _too_large(f"header {name!r} of {len(value)} bytes", PROPERTIES_BYTES_MAX)
-        named = _checked_name(name)
+        named = name.encode() if were_read else _checked_name(name)
         fields.append(_HEADER_TEXT if is_text else _HEADER_BYTES)
         fields.append(len(named))
         fields += named + len(value).to_bytes(2, "little") + value
@@ -241,7 +242,8 @@ def delay_of(data: bytes, start: int = 0) -> int:
 def decode(publication: bytes) -> tuple[Properties, int]:
     """Return the properties that a publication begins with, and how many bytes they take.
 
-    Raises ProtocolError `bad_request`, `too_large`.
+    It was taken before. So names are not looked at once more, as in `encode`. Raises ProtocolError
+    `bad_request`, `too_large`.
     """
     fields: list[tuple[int, bytes, int, int]] = []
     check(publication, 0, len(publication), set(), are_texts=False, fields=fields)
@@ -271,9 +273,10 @@ def check(
     """Check the properties of the publication data[start:stop]; return if it expires, is delayed.
 
     `names`: of headers that were found right before, with which it goes on. `are_texts`: whether
-    what is to be text is looked at as well. `fields` takes each one's tag, a header's name, and
-    where in `data` the value is. Makes next to no object: a batch has 65,536 of these, or 200,000
-    headers, and a node reads it in one turn. Raises ProtocolError `bad_request`, `too_large`.
+    what is to be text is looked at as well. `fields` takes each one's tag, a header's name, which
+    may be unprintable, and where in `data` the value is. Makes next to no object: a batch has
+    65,536 of these, or 200,000 headers, and a node reads it in one turn. Raises ProtocolError
+    `bad_request`, `too_large`.
     """
     first = start + HEAD_BYTES
     if first > stop or data[start] != VERSION:
@@ -331,7 +334,9 @@ def _check_headers(
             raise _beyond(value - start)
         name = data[named:size_at]
         if name not in names:
-            _check_name(_text(name))
+            text = _text(name)
+            if fields is None or not text:
+                _check_name(text)
             names.add(name)
         own.append(name)
         if are_texts and tag == _HEADER_TEXT and at > value:

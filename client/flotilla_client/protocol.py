@@ -379,7 +379,7 @@ def lasting(publication: bytes) -> bytes:
     if not expiry_of(publication) and not delay_of(publication):
         return publication
     properties, end = decode_properties(publication)
-    envelope, text = encode_properties(properties.lasting()), publication[end:]
+    envelope, text = encode_properties(properties.lasting(), were_read=True), publication[end:]
     return Enveloped(envelope + text) if envelope else text
 
 

@@ -934,7 +934,7 @@ def _dead_letter(group: SharedGroup, id_: int, publication: bytes, reason: str) 
         "dead-letter-reason": reason,
     }
     try:
-        envelope = encode(Properties(before.key, headers))
+        envelope = encode(Properties(before.key, headers), were_read=True)
     except ProtocolError:
         return lasting(publication)
     letter = Enveloped(envelope + publication[size:])

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -424,6 +425,15 @@ def test_of_too_many_workers_the_idlest_is_forgotten(bench: GroupsBench) -> None
 
 
 # --- dead letters ---------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_is_the_same_whatever_a_node_s_python_takes_for_printable() -> None:
+    name = "\u0378"  # which is unassigned to this one
+    before = Enveloped(envelope_of(Properties(headers={name: "x"}), were_read=True) + b"text")
+    group: Any = SimpleNamespace(name="g", topic=SimpleNamespace(name="t"))
+    letter = groups._dead_letter(group, 1, before, "given 2 times, never acknowledged")
+    assert [*decode(letter)[0].headers][:2] == [name, "dead-letter-topic"]
+    assert text_of(letter) == b"text"
 
 
 def test_what_was_given_often_enough_goes_to_the_dead_letter_topic(bench: GroupsBench) -> None:
