@@ -124,7 +124,7 @@ def publication(data: bytes) -> None:
     except ProtocolError:
         return
     assert 0 < end <= len(data)
-    assert properties.decode(properties.encode(found))[0] == found, found
+    assert properties.decode(properties.encode(found, were_read=True))[0] == found, found
 
 
 def entry(data: bytes) -> None:
