@@ -1363,10 +1363,14 @@ class AsyncProducer:
         self._producer.warn()
 
     async def close(self) -> None:
-        """Flush, then stop; see `Producer.close`."""
+        """Flush, then stop; see `Producer.close`. Cancelled, it stops at once."""
         if self._producer.is_here():
             self._producer.begin_closing()
-            await _finished(self._producer, now_ms() + self._producer.deadline_ms)
+            try:
+                await _finished(self._producer, now_ms() + self._producer.deadline_ms)
+            except asyncio.CancelledError:  # or nobody could publish to the topic any more
+                self._producer.finish(now_ms())
+                raise
         self._producer.warn()
 
 

@@ -311,6 +311,32 @@ def test_a_cancelled_close_closes_at_once_and_keeps_what_has_no_answer(
         assert state.waiting() == 1
 
 
+def test_a_producer_whose_close_is_cancelled_lets_others_publish(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    async def publish(client: AsyncClient) -> None:
+        async with await client.producer("t") as out:
+            answers.append(await out.send("x"))
+
+    async def cancelled() -> None:
+        async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
+            await client.subscribe("t")
+            node.always(PUT, "deaf")
+            publishing = asyncio.create_task(publish(client))
+            await asyncio.to_thread(node.await_requests, PUT, 1)
+            publishing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await publishing
+            with pytest.raises(Unavailable):
+                await answers[0]
+            node.always(PUT, None)
+            assert (await client.publish("t", "y")).id == 2
+
+    answers: list[asyncio.Future[Any]] = []
+    asyncio.run(cancelled())
+    assert node.cluster.topics["t"] == [b"x", b"y"]
+
+
 def test_a_cancelled_put_stays_in_the_outbox(node: FakeNode, tmp_path: Path) -> None:
     async def work() -> None:
         async with AsyncClient(node.endpoint, state_dir=tmp_path) as client:
