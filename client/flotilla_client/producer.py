@@ -337,12 +337,15 @@ class Producer:
             return
         self.begin_closing()
         lock, changed, due = self._queue.lock, self._queue.changed, self._queue.sent
-        with lock:
-            changed.wait_for(lambda: self.has_answered(due), max(0.0, end_ms - _now_ms()) / 1000)
-        self.stop()
-        with lock:
-            changed.wait_for(self.has_ended, (max(0.0, end_ms - _now_ms()) + STOP_MS) / 1000)
-        self.let_go()
+        try:
+            with lock:
+                left_s = max(0.0, end_ms - _now_ms()) / 1000
+                changed.wait_for(lambda: self.has_answered(due), left_s)
+        finally:  # behind ctrl-C too, or nobody could publish to the topic any more
+            self.stop()
+            with lock:
+                changed.wait_for(self.has_ended, (max(0.0, end_ms - _now_ms()) + STOP_MS) / 1000)
+            self.let_go()
 
     def let_go(self) -> None:
         """Let others publish to the topic, behind the end of the thread: on a slow disk it lasts.

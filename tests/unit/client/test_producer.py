@@ -25,7 +25,7 @@ from flotilla_client import (
 )
 from flotilla_client.producer import Producer
 from flotilla_client.protocol import GET, PUT
-from tests.unit.fake_node import FakeCluster, FakeNode, impatient, nak
+from tests.unit.fake_node import FakeCluster, FakeNode, client_of, impatient, nak
 
 IMPATIENT_S = 0.3
 MANY_FILES = 1_100  # more than FD_SETSIZE, 1,024
@@ -374,6 +374,32 @@ def test_while_it_is_open_it_alone_publishes_to_the_topic(node: FakeNode) -> Non
                 client.producer("t")
             out.send("x")
         assert client.publish("t", "after").id == 2
+
+
+def test_a_producer_whose_close_ctrl_c_ends_lets_others_publish(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        node.always(PUT, "deaf")
+        out = client.producer("t")
+        future = out.send("x")
+        node.await_requests(PUT, 1)
+        with monkeypatch.context() as patched:
+            waits = iter([KeyboardInterrupt])
+            wait_for = out._queue.changed.wait_for
+
+            def broken_off(*about: Any) -> bool:
+                for error in waits:
+                    raise error
+                return wait_for(*about)
+
+            patched.setattr(out._queue.changed, "wait_for", broken_off)
+            with pytest.raises(KeyboardInterrupt):
+                out.close()
+        assert isinstance(future.exception(), Unavailable)
+        node.always(PUT, None)
+        assert client.publish("t", "y").id == 2
 
 
 def test_several_threads_may_send(node: FakeNode) -> None:

@@ -203,7 +203,8 @@ def test_ctrl_c_at_the_end_calls_kept_what_stands_in_the_outbox_and_the_rest_los
         for count, how in re.findall(r"([0-9]+) publications were not stored(; they|)", err)
     }
     with closing(State(tmp_path)) as state:
-        assert said == {"; they": state.waiting(), "": SENDS - state.waiting()}
+        kept = state.waiting()
+    assert (said.get("; they", 0), said.get("", 0)) == (kept, SENDS - kept)
 
 
 def test_a_closed_producer_says_nothing_at_exit(node: FakeNode, tmp_path: Path) -> None:
