@@ -354,7 +354,8 @@ class Replies:
         for operation, result in zip(operations, results, strict=True):
             if result is None:
                 continue
-            for key in _keys_in(operation):
+            for logged in _keys_in(operation):
+                key = self._as_asked(logged, operation)
                 self._results[key].append((index, result))
                 self._was_asked(index, key, operation)
                 # A take that gave nothing may stand in the log again, for one request.
@@ -370,6 +371,17 @@ class Replies:
             if isinstance(operation, Forget):
                 for client_id in result[1]["forgotten"]:
                     self._was_silent(term, client_id)
+
+    def _as_asked(self, key: Key, operation: Operation) -> Key:
+        """Return what the request is known by.
+
+        A PUT by hand that repeats what is stored may stand in the log without its bytes. Then it is
+        its client's, of the epoch that this has now.
+        """
+        if not isinstance(operation, Put) or operation.data or self._came[key]:
+            return key
+        by_hand = (*key[:2], None, *key[3:])
+        return by_hand if self._came[by_hand] else key
 
     def _was_asked(self, index: int, key: Key, operation: Operation) -> None:
         if not self._came[key]:
