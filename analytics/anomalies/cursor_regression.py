@@ -4,13 +4,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import KEY, evidence, operation
-from analytics.common.table_store import settled
+from analytics.common.table_store import few, settled
 from analytics.tables import as_of
 from analytics.tables.lives import EVER, may_have_had
 from analytics.tables.moves import moves_of, with_eras
 from analytics.tables.runs import one_host
 from analytics.tables.suspects import only
-from analytics.tables.tables import Tables
+from analytics.tables.tables import Tables, with_application
 
 OWNER = ("run_id", "client_id", "topic")
 TIMELINE = (*OWNER, "at")
@@ -25,10 +25,11 @@ def cursor_regression(tables: Tables) -> DataFrame:
     the request did not say is not taken either.
     `asked`: a GET asks, and is answered, with a lower one than was taken before it was sent.
     `answered`: a SUB is answered with a lower one. `ahead`: a SUB resumes, during a
-    life, at a higher one than the life's start, and all that was given or asked with by then.
+    life, at a higher one than the life's start, and all that was given or asked with by then; or
+    one says that only ids above one come that its client never had, though its cursor is below.
     `other_id` is what the cursor is held against.
     """
-    return _back(tables).unionByName(_ahead(tables))
+    return _back(tables).unionByName(_ahead(tables)).unionByName(_begun_ahead(tables))
 
 
 def _back(tables: Tables) -> DataFrame:
@@ -93,6 +94,54 @@ def _ahead(tables: Tables) -> DataFrame:
         above.join(gets, list(OWNER), "left")
         .groupBy(*above.columns)
         .agg(F.greatest("start_id", F.max(had)).alias("other_id"))
+        .where(F.col("known") > F.col("other_id"))
+        .select(
+            *_evidence(
+                other_id=F.col("other_id"),
+                detail=F.lit("ahead"),
+                operations=F.array(operation()),
+            )
+        )
+    )
+
+
+def _begun_ahead(tables: Tables) -> DataFrame:
+    """Find SUBs that begin above their cursor, and above all that their client had."""
+    answered = with_application(_resumptions(tables), tables).where(~F.col("is_application"))
+    above = few(
+        answered.where(F.col("start_id") > F.col("cursor")).select(*_step("start_id"), "cursor")
+    )
+    gets = only(tables.gets, above, OWNER).select(
+        *OWNER,
+        one_host().alias("came_at"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("came_ns"),
+        F.greatest("last", "asked").alias("reach"),
+    )
+    subs = only(
+        tables.controls.where((F.col("f") == "sub") & (F.col("outcome") == "ok")), above, OWNER
+    )
+    subs = subs.select(
+        *OWNER,
+        one_host().alias("came_at"),
+        F.coalesce("invoke_ns", F.lit(EVER)).alias("came_ns"),
+        F.greatest("start_id", "cursor").alias("reach"),
+        operation().alias("who"),
+    )
+    rows = only(tables.handlings, above, OWNER).select(
+        *OWNER,
+        F.col("at").alias("came_at"),
+        F.col("t_ns").alias("came_ns"),
+        F.greatest("last", "cursor").alias("reach"),
+    )
+    had = gets.unionByName(rows).withColumn("who", F.lit(None)).unionByName(subs)
+    before = (F.col("came_ns") < F.col("end_ns")) | (F.col("at") != F.col("came_at"))
+    is_own = F.coalesce(F.col("who") == operation(), F.lit(False))
+    return (
+        above.join(had, list(OWNER), "left")
+        .groupBy(*above.columns)
+        .agg(
+            F.greatest("cursor", F.max(F.when(before & ~is_own, F.col("reach")))).alias("other_id")
+        )
         .where(F.col("known") > F.col("other_id"))
         .select(
             *_evidence(

@@ -159,7 +159,8 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
     ),
     "leaders_per_term": CheckSpec("two nodes led one term"),
     "replica_divergence": CheckSpec(
-        "two nodes hold different entries or states at one index, or terms fall on one (term)",
+        "two nodes hold different entries or states at one index, or terms fall on one (term), or"
+        " two of one state hold different things (content)",
         needs_truth=True,
     ),
     "ack_not_durable": CheckSpec(

@@ -96,7 +96,7 @@ class Scene:
         return [*self.puts.values(), *self.gets.values(), *self.extra]
 
 
-# Evidence of no topic; its id is a term, or an index of the log.
+# Evidence of no topic, unless a plant has one of its own; its id is a term, or an index of the log.
 TOPICLESS: Final = frozenset({"leaders_per_term", "term_order", "replica_divergence"})
 Act = Callable[[Scene, Victim], int | None]
 
@@ -1202,7 +1202,7 @@ def replica_divergence(scene: Scene, victim: Victim) -> int:
 def replica_divergence_state(scene: Scene, victim: Victim) -> int:
     """Two nodes have different states at one index."""
     index = victim.place + 1
-    for node, digest in (("n1", "1" * 32), ("n2", "2" * 32)):
+    for node, digest in (("n1", "1" * 32), ("n2", "2" * 32), ("n3", "2" * 32)):
         scene.truth.append((node, {"kind": "state", "index": index, "digest": digest}))
     return index
 

@@ -288,6 +288,11 @@ class ScriptStage(TopicOwner):
         held = {"kind": "held", "topic": self.topic, "first_id": int(id_), **what}
         self._scene.truth += [(one, held) for one in nodes]
 
+    def on_reaches(self, node: str, last_id: str) -> None:
+        """Let a disk know of more ids than the others do."""
+        row = {"kind": "topic", "topic": self.topic, "last_id": int(last_id), "floor_id": 0}
+        self._scene.truth.append((node, row))
+
     def on_disks(self, _: str, kind: str, **fields: Any) -> None:
         """Let all disks have a row."""
         row = {"kind": kind, "topic": self.topic, **fields}

@@ -88,7 +88,8 @@ def _planted(
     found: list[PlantedRow] = []
     for kind, victim in victims:
         plant = EVERY_PLANT[kind]
-        id_, is_topicless = plant.act(scene, victim), plant.check in TOPICLESS
+        id_ = plant.act(scene, victim)
+        is_topicless = plant.check in TOPICLESS and victim.place not in scene.topics
         everyone_s = ops.topic_of(shape.place_of(victim.n)["topic"])
         topic = None if is_topicless else scene.topics.get(victim.place, everyone_s)
         one = PlantedRow(plant.check, topic, id_, plant.word)

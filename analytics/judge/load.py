@@ -305,7 +305,7 @@ def _has_bad_arrays() -> Column:
 
 def _is_malformed() -> Column:
     """Return whether an event lacks something, or has what no recorder writes."""
-    wrong = F.coalesce(_has_number_beyond(), F.lit(False)) | _ends_before_invoke()
+    wrong = F.coalesce(_has_number_beyond(), F.lit(False)) | _ends_before_invoke() | _stands_ahead()
     return F.coalesce(_lacks() | wrong | _has_wrong_runs(), F.lit(True))
 
 
@@ -334,9 +334,45 @@ def _lacks() -> Column:
         F.coalesce(F.exists("times", _is_no_time_run), F.lit(False)),
         F.coalesce(F.exists("expires", _is_no_time_run), F.lit(False)),
         F.coalesce(F.exists("delays", _is_no_time_run), F.lit(False)),
+        *_speaks_of_others(),
         *_lacks_of_group(),
     ]
     return reduce(lambda left, right: left | right, rules)
+
+
+def _speaks_of_others() -> list[Column]:
+    """Return whether something is said of ids that a row does not bring, or of counters that it
+    does not put.
+    """
+    f, invoke, ok = F.col("f"), F.col("type") == "invoke", F.col("type") == "ok"
+    to = F.try_subtract(F.try_add(F.col("counter"), F.col("count")), F.lit(1))
+
+    def is_outside(first: Column, last: Column, *names: str) -> Column:
+        runs = (
+            F.exists(
+                name, lambda run: (F.get(run, F.lit(0)) < first) | (F.get(run, F.lit(1)) > last)
+            )
+            for name in names
+        )
+        return reduce(lambda left, right: left | right, (F.coalesce(r, F.lit(False)) for r in runs))
+
+    def is_other(name: str) -> Column:
+        ids = F.exists(name, lambda id_: (id_ < F.col("first_id")) | (id_ > F.col("last_id")))
+        return F.coalesce(ids, F.lit(False))
+
+    def is_unleased(id_: Column) -> Column:
+        leases = F.coalesce("leases", F.array().cast("array<array<bigint>>"))
+        return ~F.exists(
+            leases, lambda run: id_.between(F.get(run, F.lit(0)), F.get(run, F.lit(1)))
+        )
+
+    brings = f.isin("put", "get") & ok
+    is_told = is_outside(F.col("first_id"), F.col("last_id"), "times", "expires")
+    return [
+        (f == "put") & invoke & is_outside(F.col("counter"), to, "expires", "delays"),
+        brings & (is_told | is_other("marked") | is_other("keyed")),
+        (f == "take") & ok & F.coalesce(F.exists("keyed", is_unleased), F.lit(False)),
+    ]
 
 
 def _lacks_of_group() -> list[Column]:
@@ -431,6 +467,12 @@ def _has_number_beyond() -> Column:
 
 def _ends_before_invoke() -> Column:
     return F.coalesce(F.col("invoke_ns") > F.col("t_ns"), F.lit(False))
+
+
+def _stands_ahead() -> Column:
+    """Return whether a subscription is said to stand behind ids that are said to come still."""
+    is_sub = (F.col("f") == "sub") & (F.col("type") == "ok")
+    return F.coalesce(is_sub & (F.col("cursor") > F.col("last_id")), F.lit(False))
 
 
 def _has_all_digests() -> Column:
@@ -636,7 +678,7 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         for at, name in enumerate(SPECIMEN)
     ]
     several, foreign = _has_several_runs(), ~F.col("run_id").eqNullSafe(F.lit(run_id))
-    wrong = (~several & _has_wrong_runs(is_single=True)) | _ends_before_invoke()
+    wrong = (~several & _has_wrong_runs(is_single=True)) | _ends_before_invoke() | _stands_ahead()
     kinds = rows.groupBy(
         "type", "f", reduce(lambda left, right: left.bitwiseOR(right), bits).alias("has")
     ).agg(

@@ -89,7 +89,7 @@ IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     "fencing": ("topic", "client_id", "operation"),
     "term_order": ("id",),
     "leaders_per_term": ("id",),
-    "replica_divergence": ("id", "word"),
+    "replica_divergence": ("topic", "id", "word"),
     "ack_not_durable": ("topic", "producer", "counter"),
 }
 

@@ -253,6 +253,7 @@ def cursor_regression(run: Run) -> Iterable[Evidence]:
         for sub in told:
             yield from _gone_back(run, one, longer, sub, sub.cursor or 0, "answered")
             yield from _gone_ahead(run, one, sub)
+            yield from _begun_ahead(run, one, sub)
 
 
 class _HighestCursors:
@@ -320,6 +321,27 @@ def _gone_ahead(run: Run, one: RecordedSubscription, sub: RecordedOperation) -> 
         yield run.row(sub, **fields, id=sub.cursor, other_id=had)
 
 
+def _begun_ahead(run: Run, one: RecordedSubscription, sub: RecordedOperation) -> Iterator[Evidence]:
+    """Yield a row if a SUB says that only ids above one come that its client never had, though the
+    broker has the subscription below that.
+    """
+    last_id, had = sub.last_id or 0, sub.cursor or 0
+    if run.is_application or last_id <= had:
+        return
+    for get in run.gets_of(one.client, one.topic):
+        if _may_precede(get, sub):
+            had = max(had, get.asked or 0, *get.ids())
+    for other in one.subs:
+        if other is not sub and other.is_ok and _may_precede(other, sub):
+            had = max(had, other.last_id or 0, other.cursor or 0)
+    for row in run.handlings_of.get((one.client, one.topic), ()):
+        if row.host != sub.host or row.time < sub.end:
+            had = max(had, row.last_id, row.cursor or 0)
+    if last_id > had:
+        fields = {"topic": one.topic, "client_id": one.client, "detail": "ahead"}
+        yield run.row(sub, **fields, id=last_id, other_id=had)
+
+
 def _may_precede(one: RecordedOperation, other: RecordedOperation) -> bool:
     return one.host != other.host or one.invoke < other.end
 
@@ -377,7 +399,7 @@ def term_order(run: Run) -> Iterable[Evidence]:
     """Find terms in which somebody was answered who had asked after an answer of a higher term."""
     hosts: dict[str | None, list[RecordedOperation]] = defaultdict(list)
     for one in run.operations:
-        if one.is_ok and one.term:
+        if one.is_ok and one.term is not None:
             hosts[one.host].append(one)
     found: set[int] = set()
     for operations in hosts.values():
@@ -416,7 +438,7 @@ def leaders_per_term(run: Run) -> Iterable[Evidence]:
     """Find terms that two nodes led, by their answers or by their logs."""
     leaders: dict[int, dict[str, RecordedOperation | None]] = defaultdict(dict)
     for one in sorted(run.operations, key=lambda each: each.end):
-        if one.is_ok and one.term and one.node:
+        if one.is_ok and one.term is not None and one.node is not None:
             leaders[one.term].setdefault(one.node, one)
     for row in run.truth:
         if row.get("kind") == "leadership":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from analytics.twins.record import LANE, Event, Evidence, Publication, RecordedOperation
 from analytics.twins.run import Run
@@ -16,7 +17,9 @@ ANY_ID = 2**53 - 1  # the `last_id` of a row of a policy that drops its oldest
 
 
 def replica_divergence(run: Run) -> Iterable[Evidence]:
-    """Find indexes at which nodes hold different entries, or have different states."""
+    """Find indexes at which nodes hold different entries, or have different states; and topics of
+    which nodes of one state hold different things.
+    """
     found: dict[tuple[str, int], set[tuple[int, str, str]]] = defaultdict(set)
     for row in run.truth:
         if row.get("kind") in ("entry", "state"):
@@ -27,6 +30,7 @@ def replica_divergence(run: Run) -> Iterable[Evidence]:
             both = " ".join(_shown(kind, *one) for one in (min(contents), max(contents)))
             yield run.row(id=index, detail=f"{kind}: {both}")
     yield from _terms_back(run)
+    yield from _unequal(run)
 
 
 def _terms_back(run: Run) -> Iterator[Evidence]:
@@ -42,6 +46,52 @@ def _terms_back(run: Run) -> Iterator[Evidence]:
                 yield run.row(id=max(own), other_id=lowest, detail=f"term: {node}/{term} {its}")
             if lowest is None or min(own) < lowest:
                 lowest, its = min(own), term
+
+
+def _unequal(run: Run) -> Iterator[Evidence]:
+    """Yield the topics that are not the same on two nodes whose states are."""
+    rows: dict[str, list[Event]] = defaultdict(list)
+    for row in run.truth:
+        rows[row["node"]].append(row)
+    alike: dict[frozenset[tuple[int, str]], dict[str, dict[str, _Kept]]] = defaultdict(dict)
+    for node, own in sorted(rows.items()):
+        states = frozenset((r["index"], r["digest"]) for r in own if r.get("kind") == "state")
+        if states:
+            alike[states][node] = _kept_of(own, run.expiring)
+    for nodes in alike.values():
+        for topic in {topic for topics in nodes.values() for topic in topics}:
+            least, *others = nodes
+            told = nodes[least].get(topic)
+            other = next((node for node in others if nodes[node].get(topic) != told), None)
+            if other is not None:
+                yield run.row(topic=topic, detail=f"content: {least} {other}")
+
+
+class _Kept(NamedTuple):
+    """What a node's state says of a topic: where it ends, up to where nothing need be there, and
+    how many ids are held above that.
+    """
+
+    last_id: int
+    floor_id: int
+    held_count: int
+
+
+def _kept_of(rows: Iterable[Event], expiring: set[str]) -> dict[str, _Kept]:
+    """Return what is kept by topic. Of one that expires nobody counts what is held."""
+    ends: dict[str, tuple[int, int]] = {}
+    held: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        if row.get("kind") == "topic":
+            last_id, floor_id = ends.get(row["topic"], (0, 0))
+            ends[row["topic"]] = max(last_id, row["last_id"]), max(floor_id, row["floor_id"])
+        elif row.get("kind") == "held" and row.get("first_id") and row["topic"] not in expiring:
+            first_id = row["first_id"]
+            held[row["topic"]].update(range(first_id, first_id + (row.get("count") or 1)))
+    return {
+        topic: _Kept(last_id, floor_id, sum(id_ > floor_id for id_ in held[topic]))
+        for topic, (last_id, floor_id) in ends.items()
+    }
 
 
 def _shown(kind: str, term: int, digest: str, node: str) -> str:

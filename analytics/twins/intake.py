@@ -436,7 +436,31 @@ def checked(row: dict[str, Any]) -> Event:
         raise Malformed("properties are not as many as are marked")
     if 16 * len(row.get("keyed", ())) != len(row.get("keys", "")):
         raise Malformed("keys are not as many as are keyed")
+    _check_named(row)
     return row
+
+
+def _check_named(row: Event) -> None:
+    """Raise Malformed if a row says something of ids that it does not bring, or of counters that
+    it does not put.
+    """
+    f, kind = row["f"], row["type"]
+    if f == "put" and kind == "invoke":
+        first, last = row["counter"], row["counter"] + row["count"] - 1
+        runs = [*row.get("expires", ()), *row.get("delays", ())]
+    elif f in ("put", "get") and kind == "ok" and "first_id" in row and "last_id" in row:
+        first, last = row["first_id"], row["last_id"]
+        runs = [*row.get("times", ()), *row.get("expires", ())]
+        runs += [(id_, id_) for id_ in (*row.get("marked", ()), *row.get("keyed", ()))]
+    elif f == "take" and kind == "ok":
+        leased = {id_ for low, high, _ in row.get("leases", ()) for id_ in range(low, high + 1)}
+        if not leased.issuperset(row.get("keyed", ())):
+            raise Malformed("it has keys of what it does not lease")
+        return
+    else:
+        return
+    if any(run[0] < first or run[1] > last for run in runs):
+        raise Malformed(f"it speaks of others than {first} to {last}")
 
 
 def _check_function(row: Event) -> None:
@@ -452,6 +476,8 @@ def _check_function(row: Event) -> None:
         raise Malformed("a purge without topic and last_id")
     elif f in ("sub", "group") and kind == "ok" and "last_id" not in row:
         raise Malformed("no last_id")
+    elif f == "sub" and kind == "ok" and row.get("cursor", 0) > row["last_id"]:
+        raise Malformed(f"it begins behind {row['last_id']}, and stands at {row['cursor']}")
     elif f in OF_GROUPS and kind == "invoke" and "group" not in row:
         raise Malformed("no group")
     elif f == "take" and kind == "ok":

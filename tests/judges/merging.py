@@ -22,7 +22,8 @@ What is the run's and can't be divided is the same for all parts of one record (
   and one that was told nothing of what was given back stays so alone;
 - whether truth was collected, of how many nodes, and whose disks were read, for `ack_not_durable`
   counts a majority. The nodes of all parts are the same ones; as topics and indices are apart, a
-  disk holds the sum of theirs.
+  disk holds the sum of theirs;
+- which nodes have the same states: these have all in common (`replica_divergence` `content`).
 
 What can't be merged: whatever is about the record and not in it. A hole takes the proof from all
 rows of a run, and a reason for `unknown` is of no part; so a history of which `unknown` is expected
@@ -53,9 +54,23 @@ def shape(history: MadeHistory) -> Shape:
         *(history.is_application, "outcome" in history.document),
         any(row.get("phase") == "tombstone" and row["f"] == "phase" for row in _events(history)),
         tuple(node in history.truth for node in nodes),
+        _alike(history, nodes),
         _works(history),
         id(history) if _is_told_nothing_of_a_nak(history) else None,
     )
+
+
+def _alike(history: MadeHistory, nodes: Iterable[str]) -> tuple[int, ...]:
+    """Return of each node the place of the first one that has the same states."""
+    states = [
+        {(row["index"], row["digest"]) for row in history.truth.get(node, ()) if _is_state(row)}
+        for node in nodes
+    ]
+    return tuple(states.index(own) for own in states)
+
+
+def _is_state(row: Row) -> bool:
+    return bool(row["kind"] == "state")
 
 
 def _works(history: MadeHistory) -> bool:
@@ -186,8 +201,8 @@ class _Renaming:
 
     def _shift(self, row: Row, name: str) -> None:
         value = row.get(name)
-        if value:
-            assert 0 < value < RANGE, (name, value)
+        if value is not None:
+            assert 0 <= value < RANGE, (name, value)
             row[name] = self._base + value
 
     def _own(self, name: str) -> str:

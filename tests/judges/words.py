@@ -28,7 +28,7 @@ WORDS: Final = {
     "key_order": "changed together again held open",
     "dead_letter": "twice acknowledged leased lost early elsewhere",
     "fencing": "- shared",
-    "replica_divergence": "entry state term",
+    "replica_divergence": "entry state term content",
 } | dict.fromkeys(
     (
         *("duplicate_delivered", "inconsistent_id", "phantom", "aborted_read", "future_read"),
