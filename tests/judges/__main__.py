@@ -9,10 +9,12 @@ import argparse
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from analytics.command.differences import Difference
+from tests.judges.alterations import altered, told_of
 from tests.judges.chance import random_parts
 from tests.judges.detection import (
     KindTally,
@@ -57,6 +59,7 @@ def main() -> int:
             legal_ones = alarms(trial, options)
             tallies = dict[str, KindTally]()
             bad = legal_ones + missed(trial, options, tallies)
+            alter(trial, options)
             if options.table is not None:
                 options.table.write_text(page(sys.argv[1:], options.legal, legal_ones, tallies))
         print(f"{time.monotonic() - begun_s:.0f} s")
@@ -88,6 +91,19 @@ def missed(trial: Trial, options: argparse.Namespace, tallies: dict[str, KindTal
         tell(kind.name, f"{kind.check} {kind.word}" if kind.check else kind.verdict, tally)
     print(f"{len(kinds)} kinds, {made:,} histories, {found:,} found ({found / max(1, made):.2%})")
     return made - found
+
+
+def alter(trial: Trial, options: argparse.Namespace) -> None:
+    """Alter fields; print by line and alteration what that came to. None of it is wrong: much of
+    what is valid is what another legal run would have recorded.
+    """
+    verdicts_of: dict[str, Counter[str]] = defaultdict(Counter)
+    tried: Counter[str] = Counter()
+    for seed in range(options.seed, options.seed + options.altered):
+        one = altered(seed, trial.is_fit, tried)
+        verdicts_of[one.name][trial.ask(one.history).verdict] += 1
+    for line in told_of(verdicts_of):
+        print(line)
 
 
 def compared(directory: Path, options: argparse.Namespace) -> int:
@@ -169,6 +185,13 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.judges", description=__doc__)
     made.add_argument("--histories", type=int, default=0, metavar="N", help="sabotage so many")
     made.add_argument("--legal", type=int, default=0, metavar="N", help="judge so many legal ones")
+    made.add_argument(
+        "--altered",
+        type=int,
+        default=0,
+        metavar="N",
+        help="alter one field of so many legal ones, and say what that comes to",
+    )
     made.add_argument("--judge", choices=JUDGES, default=JUDGES[0])
     made.add_argument(
         "--merge",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -101,6 +101,17 @@ def altered(seed: int, is_fit: Callable[[int], bool], tried: Counter[str]) -> Al
         tried[name] += 1
         rng.choice(ways[name])()
         return Altered(name, base_seed, history)
+
+
+def told_of(verdicts: Mapping[str, Counter[str]]) -> Iterator[str]:
+    """Yield lines that say what each alteration came to, and all of them."""
+    columns = ("invalid", "unknown", "valid")
+    yield f"{'altered':44}" + "".join(f"{name:>9}" for name in columns)
+    for name, counted in sorted(verdicts.items()):
+        yield f"{name:44}" + "".join(f"{counted[column]:9}" for column in columns)
+    every: Counter[str] = sum(verdicts.values(), Counter())
+    told = ", ".join(f"{every[column]:,} {column}" for column in columns)
+    yield f"{len(verdicts)} alterations, {every.total():,} histories: {told}"
 
 
 def _follows(row: Row, invoke: Row | None, field: str) -> bool:

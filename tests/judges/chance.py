@@ -117,9 +117,9 @@ class RandomRun:
         """Return some ids."""
         return [self.id() for _ in range(self.rng.randint(1, 3))]
 
-    def marks(self) -> Row:
-        """Return which ids have properties, and what digests these have."""
-        ids = sorted(set(self.ids()))
+    def marks(self, *among: int) -> Row:
+        """Return which ids, of all or of some, have properties, and what digests these have."""
+        ids = sorted({self.rng.choice(among) for _ in self.ids()} if among else set(self.ids()))
         return {"marked": ids, "properties": self.digests(len(ids))}
 
     def maybe(self, *values: object) -> Any:
@@ -149,8 +149,8 @@ class RandomRun:
         if outcome == "ok":
             first_id = rng.choice((0, *range(self.base + 1, self.base + 7)))
             end = {"first_id": first_id, "duplicate": rng.choice((True, False, None))}
-            if rng.random() < 0.2:
-                end |= self.marks()
+            if rng.random() < 0.2 and first_id:
+                end |= self.marks(*range(first_id, first_id + own["count"]))
             if rng.random() < 0.7:
                 end["last_id"] = first_id + own["count"] - 1 if first_id else 0
         if self.form.is_application:
@@ -284,7 +284,8 @@ class RandomRun:
         outcome = rng.choice(("ok", "ok", "ok", "info", "fail"))
         end: Row = {}
         if f == "sub" and outcome == "ok":
-            end = {"last_id": self.base + rng.randint(0, 4), "cursor": self.maybe(self.id())}
+            last_id = self.base + rng.randint(0, 4)
+            end = {"last_id": last_id, "cursor": self.maybe(rng.randint(self.base, last_id))}
             end |= {"resumed": self.maybe(True, False), "attempt": self.maybe(1, 1, 2)}
         self.begin(client_id, f, topic, outcome, {}, end)
 
