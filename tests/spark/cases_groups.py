@@ -1,5 +1,6 @@
 """Small histories of groups: what workers took, settled and were given again."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from tests.spark.cases import Expected, case, row
@@ -334,17 +335,24 @@ def what_was_delayed_is_no_gap_and_no_other_put_s(run: RunRecorder) -> Expected:
 KEY, OTHER = "a" * 16, "b" * 16
 
 
-def keys(*of: str) -> dict[str, Any]:
-    """Return what an answer says of the keys of ids from 1 on."""
-    return {"keyed": [*range(1, len(of) + 1)], "keys": "".join(of)}
+def keys(*of: str) -> dict[int, str]:
+    """Return the keys of ids from 1 on."""
+    return dict(enumerate(of, 1))
 
 
 def keyed(
-    run: RunRecorder, client: str, number: int, token: int, *leases: list[int], of: Any, **said: Any
+    run: RunRecorder,
+    client: str,
+    number: int,
+    token: int,
+    *leases: list[int],
+    of: Mapping[int, str],
+    **said: Any,
 ) -> tuple[str, int]:
-    """Record a TAKE whose answer says keys; return the operation."""
+    """Record a TAKE whose answer says the keys of what it leases; return the operation."""
     take = begin(run, client, number, **said)
-    end(run, take, token, list(leases), **of)
+    ids = [id_ for first, last, _ in leases for id_ in range(first, last + 1) if id_ in of]
+    end(run, take, token, list(leases), keyed=ids, keys="".join(of[id_] for id_ in ids))
     return client, take["op_id"]
 
 
