@@ -448,8 +448,8 @@ def _check_named(row: Event) -> None:
     if f == "put" and kind == "invoke":
         first, last = row["counter"], row["counter"] + row["count"] - 1
         runs = [*row.get("expires", ()), *row.get("delays", ())]
-    elif f in ("put", "get") and kind == "ok" and "first_id" in row and "last_id" in row:
-        first, last = row["first_id"], row["last_id"]
+    elif f in ("put", "get") and kind == "ok":
+        first, last = row.get("first_id", 0), row.get("last_id", NUMBER_MAX)
         runs = [*row.get("times", ()), *row.get("expires", ())]
         runs += [(id_, id_) for id_ in (*row.get("marked", ()), *row.get("keyed", ()))]
     elif f == "take" and kind == "ok":

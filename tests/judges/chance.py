@@ -210,7 +210,8 @@ class RandomRun:
             end["times"] = [[one, one + rng.randint(0, 2), rng.randint(5, 7)] for one in self.ids()]
         if rng.random() < 0.2:
             end |= self.marks()
-        if not count and rng.random() < 0.3:
+        says_nothing = not count and end.keys().isdisjoint({"times", "marked"})
+        if says_nothing and rng.random() < 0.3:
             end["first_id"] = self.id()
         return end
 

@@ -1,12 +1,17 @@
 """Every check on histories of a few rows, clean and violating: the exact evidence, and no other."""
 
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from analytics.command.differences import differences
-from analytics.twins import find_all
+from analytics.twins import find_all, judge
 from tests.judges.agreement import Case, case_of, judgement
+from tests.judges.alterations import altered
 from tests.judges.history import RAW
 from tests.judges.small import told
 from tests.spark.all_cases import CASES, SMALL
@@ -17,14 +22,29 @@ from tests.spark.histories import RunRecorder
 # with all: Spark's time goes into plans. The twins judge the same in tests/twins/test_small.py.
 pytestmark = pytest.mark.slow
 
-SEED, COUNT = 1, 24
+SEED, COUNT, ALTERED = 1, 24, 300
 CHECKS_MIN = 8  # that find something in these: else little is compared
 
 
 @cache
 def made_up() -> dict[str, RunRecorder]:
-    """Return legal and sabotaged histories as runs, by what was done to them."""
-    return {f"seed {case.name}": run_of(case) for case in map(case_of, range(SEED, SEED + COUNT))}
+    """Return legal, sabotaged and altered histories as runs, by what was done to them."""
+    cases = [*map(case_of, range(SEED, SEED + COUNT)), *altered_cases()]
+    return {f"seed {case.name}": run_of(case) for case in cases}
+
+
+def altered_cases() -> Iterator[Case]:
+    """Yield histories with one field altered whose record is whole: of others intakes speak."""
+    tried = Counter[str]()
+    with tempfile.TemporaryDirectory() as scratch:
+        for seed in range(SEED, SEED + ALTERED):
+            one = altered(seed, lambda _: True, tried)
+            one.history.write(Path(scratch) / "run")
+            said = judge(Path(scratch) / "run")
+            assert said.intake is not None
+            assert said.run is not None
+            if not (said.intake.holes or said.intake.truth_holes or said.run.holes):
+                yield Case(f"{seed} {one.name}", one.history)
 
 
 def run_of(case: Case) -> RunRecorder:
@@ -65,7 +85,7 @@ def test_rows_are_exactly_those_that_a_small_history_proves(name: str, found: Fo
     assert told(found.get(name, {})) == SMALL[name](RunRecorder(name))
 
 
-def test_judges_agree_on_a_few_legal_and_sabotaged_histories(found: Found) -> None:
+def test_judges_agree_on_legal_sabotaged_and_altered_histories(found: Found) -> None:
     """Beside them, in the same job: Spark's time goes into plans, not into rows."""
     differing, checks = [], set()
     for name, run in made_up().items():

@@ -1,8 +1,7 @@
 """Both judges find the same in histories that nobody thought of: by what identifies a row."""
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,16 @@ from analytics.command.differences import differences
 from analytics.command.judging import by_spark, by_twins
 from analytics.common import session
 from analytics.judge.load import parse
-from analytics.twins import TWINS, find_all, judge
+from analytics.twins import TWINS, find_all
 from analytics.twins.intake import Malformed, checked, parsed
 from analytics.twins.run import read
 from tests.judges.agreement import judgement, parts
-from tests.judges.alterations import altered
 from tests.judges.chance import RandomRun, random_parts
 from tests.judges.detection import sabotaged
 from tests.judges.directories import DIRECTORIES, came_to
 from tests.judges.history import MadeHistory
 from tests.judges.kinds import KINDS, UNKNOWN, Kind
 from tests.judges.lines import changed_lines
-from tests.judges.merging import MergedPart
 from tests.judges.together import judged_together
 from tests.judges.world import legal
 from tests.spark.conftest import Find
@@ -71,7 +68,7 @@ def truth_of(history: MadeHistory) -> list[Row]:
 
 # --- legal and sabotaged histories ----------------------------------------------------------------
 
-SEED, AGREEMENT_MANY, ALTERED_MANY = 1, 400, 400
+SEED, AGREEMENT_MANY = 1, 400
 
 
 @pytest.mark.slow
@@ -80,32 +77,6 @@ def test_judges_agree_on_legal_and_sabotaged_histories(tmp_path: Path, spark: Sp
     made = parts(range(SEED, SEED + AGREEMENT_MANY))
     found = [told.differing for told in judged_together(made, AGREEMENT_MANY, tmp_path / "run")]
     assert [one for differing in found for one in differing] == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1_800)
-def test_judges_agree_on_histories_with_one_field_altered(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    """A hole takes the proof from a merged record: what makes one is compared elsewhere."""
-
-    def made() -> Iterator[MergedPart]:
-        tried = Counter[str]()
-        for seed in range(SEED, SEED + ALTERED_MANY):
-            one = altered(seed, lambda seed: True, tried)
-            if is_whole(one.history, tmp_path / "alone"):
-                yield MergedPart.of(seed, f"{seed} {one.name}", one.history)
-
-    found = [told.differing for told in judged_together(made(), ALTERED_MANY, tmp_path / "run")]
-    assert [one for differing in found for one in differing] == []
-
-
-def is_whole(history: MadeHistory, directory: Path) -> bool:
-    history.write(directory)
-    said = judge(directory)
-    assert said.intake is not None
-    assert said.run is not None
-    return not (said.intake.holes or said.intake.truth_holes or said.run.holes)
 
 
 @pytest.mark.slow
