@@ -59,7 +59,8 @@ def main() -> int:
             legal_ones = alarms(trial, options)
             tallies = dict[str, KindTally]()
             bad = legal_ones + missed(trial, options, tallies)
-            alter(trial, options)
+            if options.altered:
+                alter(trial, options)
             if options.table is not None:
                 options.table.write_text(page(sys.argv[1:], options.legal, legal_ones, tallies))
         print(f"{time.monotonic() - begun_s:.0f} s")
