@@ -305,7 +305,8 @@ def _has_bad_arrays() -> Column:
 
 def _is_malformed() -> Column:
     """Return whether an event lacks something, or has what no recorder writes."""
-    wrong = F.coalesce(_has_number_beyond(), F.lit(False)) | _ends_before_invoke() | _stands_ahead()
+    wrong = F.coalesce(_has_number_beyond(), F.lit(False)) | _ends_before_invoke()
+    wrong = wrong | _stands_ahead() | _names_no_topic()
     return F.coalesce(_lacks() | wrong | _has_wrong_runs(), F.lit(True))
 
 
@@ -473,6 +474,12 @@ def _stands_ahead() -> Column:
     """Return whether a subscription is said to stand behind ids that are said to come still."""
     is_sub = (F.col("f") == "sub") & (F.col("type") == "ok")
     return F.coalesce(is_sub & (F.col("cursor") > F.col("last_id")), F.lit(False))
+
+
+def _names_no_topic() -> Column:
+    """Return whether a GET is told of ids, and not of which topic."""
+    is_told = ((F.col("type") == "ok") & (F.col("count") > 0)) | is_told_of_purge()
+    return F.coalesce((F.col("f") == "get") & is_told & (F.col("topic") == ""), F.lit(False))
 
 
 def _has_all_digests() -> Column:
@@ -678,7 +685,8 @@ def _counts_of_sound(rows: DataFrame, run_id: str) -> dict[str, Any] | None:
         for at, name in enumerate(SPECIMEN)
     ]
     several, foreign = _has_several_runs(), ~F.col("run_id").eqNullSafe(F.lit(run_id))
-    wrong = (~several & _has_wrong_runs(is_single=True)) | _ends_before_invoke() | _stands_ahead()
+    wrong = (~several & _has_wrong_runs(is_single=True)) | _ends_before_invoke()
+    wrong = wrong | _stands_ahead() | _names_no_topic()
     kinds = rows.groupBy(
         "type", "f", reduce(lambda left, right: left.bitwiseOR(right), bits).alias("has")
     ).agg(

@@ -503,12 +503,14 @@ def _check_put(put: Event) -> None:
 
 
 def _check_answer(get: Event) -> None:
-    """Raise Malformed if an answer says another count than it brings."""
+    """Raise Malformed if an answer says another count than it brings, or not of which topic."""
     count = get.get("count", 0)
     named = sum(item[3] for name in ("items", "delayed") for item in get.get(name, ()))
     brought = named + len(get.get("corrupt", ())) + len(get.get("letters", ()))
     if "digests" not in get and count != brought:
         raise Malformed(f"count is {count}, it brings {brought}")
+    if get["f"] == "get" and count and not get["topic"]:
+        raise Malformed("it brings something, and says no topic")
     if get["f"] == "get" and "digests" not in get and brought:
         _check_range(get)
 
@@ -544,10 +546,12 @@ def _check_take(take: Event) -> None:
 
 
 def _check_gone(get: Event) -> None:
-    """Raise Malformed if an answer does not say which ids are purged."""
+    """Raise Malformed if an answer does not say which ids are purged, and of which topic."""
     first_id, last_id = get["first_id"], get.get("last_id", 0)
     if first_id == 0 or not 1 <= last_id - first_id + 1 <= COUNT_MAX:
         raise Malformed(f"ids {first_id} to {last_id} are purged")
+    if not get["topic"]:
+        raise Malformed("it says what is gone, and no topic")
 
 
 def _check_digests(row: Event) -> None:

@@ -60,6 +60,7 @@ EVENTS: Final[tuple[Row, ...]] = (
     {**ANSWERED, "f": "get", "topic": "t", "asked": 0, "count": 1, "first_id": 1, "last_id": 1,
      "items": [[1, "p", 1, 1]], "times": [[1, 1, 5]], "marked": [1], "properties": "00" * 8},
     {"type": "fail", "f": "get", "topic": "t", "error": "not_subscribed"},
+    {"type": "fail", "f": "get", "topic": "t", "error": "purged", "first_id": 1, "last_id": 2},
     {"type": "invoke", "f": "sub", "topic": "t", "epoch": 1},
     {**ANSWERED, "f": "sub", "topic": "t", "last_id": 0, "cursor": 0, "resumed": False},
     {"type": "invoke", "f": "unsub", "topic": "t"},

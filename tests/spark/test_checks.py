@@ -16,7 +16,7 @@ from tests.judges.history import RAW
 from tests.judges.small import told
 from tests.spark.all_cases import CASES, SMALL
 from tests.spark.conftest import Find, Found
-from tests.spark.histories import Row, RunRecorder
+from tests.spark.histories import RunRecorder
 
 # All of it is one job of a minute and a half of processor time, with a quarter of the histories as
 # with all: Spark's time goes into plans. The twins judge the same in tests/twins/test_small.py.
@@ -43,15 +43,8 @@ def altered_cases() -> Iterator[Case]:
             said = judge(Path(scratch) / "run")
             assert said.intake is not None
             assert said.run is not None
-            holes = said.intake.holes or said.intake.truth_holes or said.run.holes
-            if not holes and not any(map(names_no_topic, one.history.rows)):
+            if not (said.intake.holes or said.intake.truth_holes or said.run.holes):
                 yield Case(f"{seed} {one.name}", one.history)
-
-
-def names_no_topic(row: Row) -> bool:
-    """Whether an answer brings something of "": nothing is said of what it is about."""
-    is_answer = row.get("f") == "get" and row.get("type") == "ok"
-    return is_answer and bool(row.get("count")) and not row.get("topic")
 
 
 def run_of(case: Case) -> RunRecorder:

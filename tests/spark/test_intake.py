@@ -93,6 +93,9 @@ WRONG: list[tuple[Row, Row]] = [
     (GET, {"items": None, "digests": "00" * 8, "first_id": 0, "last_id": 0}),
     (GET, {"topic": "ord\udcff"}),
     (GET, {"topic": 5}),
+    (GET, {"topic": ""}),
+    (GET, {"topic": "", "items": None, "digests": "00" * 8, "first_id": 1, "last_id": 1}),
+    (GET, {"topic": "", "type": "fail", "error": "purged", "first_id": 1, "last_id": 2}),
     (GET, {"client_id": {"name": "s"}}),
     (GET, {"t_ns": "6000000"}),
     (GET, {"t_ns": 6000000.0}),
@@ -117,6 +120,8 @@ RIGHT: list[tuple[Row, Row]] = [
     (GET, {"items": None, "corrupt": [[1, "format"]]}),
     (GET, {"items": [], "count": 0}),
     (GET, {"items": None, "count": 0, "first_id": 7}),
+    (GET, {"items": None, "count": 0, "topic": ""}),
+    (GET, {"items": None, "count": None, "topic": "", "type": "fail", "error": "purged"}),
     (GET, {"items": None, "digests": "00" * 8, "first_id": 1, "last_id": 1}),
     (PUT, {}),
     (PUT, {"first_id": 0, "last_id": 0}),
@@ -141,6 +146,7 @@ def test_what_no_recorder_writes_makes_a_line_malformed_and_what_one_does_does_n
 
 
 BAD_IN_PARQUET: list[tuple[Row, Row]] = [
+    (GET, {"topic": ""}),
     (GET, {"op_id": 0}),
     (GET, {"t_ns": None}),
     (GET, {"client_id": None}),
