@@ -53,11 +53,11 @@ def _unequal(run: Run) -> Iterator[Evidence]:
     rows: dict[str, list[Event]] = defaultdict(list)
     for row in run.truth:
         rows[row["node"]].append(row)
-    alike: dict[frozenset[tuple[int, str]], dict[str, dict[str, _Kept]]] = defaultdict(dict)
+    alike: dict[frozenset[tuple[int, str]], dict[str, dict[str, _TopicOnDisk]]] = defaultdict(dict)
     for node, own in sorted(rows.items()):
         states = frozenset((r["index"], r["digest"]) for r in own if r.get("kind") == "state")
         if states:
-            alike[states][node] = _kept_of(own, run.expiring)
+            alike[states][node] = _topics_on(own, run.expiring)
     for nodes in alike.values():
         for topic in {topic for topics in nodes.values() for topic in topics}:
             least, *others = nodes
@@ -67,7 +67,7 @@ def _unequal(run: Run) -> Iterator[Evidence]:
                 yield run.row(topic=topic, detail=f"content: {least} {other}")
 
 
-class _Kept(NamedTuple):
+class _TopicOnDisk(NamedTuple):
     """What a node's state says of a topic: where it ends, up to where nothing need be there, and
     how many ids are held above that.
     """
@@ -77,8 +77,8 @@ class _Kept(NamedTuple):
     held_count: int
 
 
-def _kept_of(rows: Iterable[Event], expiring: set[str]) -> dict[str, _Kept]:
-    """Return what is kept by topic. Of one that expires nobody counts what is held."""
+def _topics_on(rows: Iterable[Event], expiring: set[str]) -> dict[str, _TopicOnDisk]:
+    """Return what a disk says of each topic. Of one that expires nobody counts what is held."""
     ends: dict[str, tuple[int, int]] = {}
     held: dict[str, set[int]] = defaultdict(set)
     for row in rows:
@@ -89,7 +89,7 @@ def _kept_of(rows: Iterable[Event], expiring: set[str]) -> dict[str, _Kept]:
             first_id = row["first_id"]
             held[row["topic"]].update(range(first_id, first_id + (row.get("count") or 1)))
     return {
-        topic: _Kept(last_id, floor_id, sum(id_ > floor_id for id_ in held[topic]))
+        topic: _TopicOnDisk(last_id, floor_id, sum(id_ > floor_id for id_ in held[topic]))
         for topic, (last_id, floor_id) in ends.items()
     }
 
