@@ -27,8 +27,8 @@ class Completeness:
 
     def no_proof(self, check: str) -> str | None:
         """Return why a row of a check proves nothing in this run; None if it does."""
-        part = CHECK_SPECS[check].needs_whole
-        return NO_PROOF[part] if part in self.damaged and part is not None else None
+        lacking = (part for part in CHECK_SPECS[check].needs_whole if part in self.damaged)
+        return next((NO_PROOF[part] for part in lacking), None)
 
     def weighed(self, result: CheckResult) -> CheckResult:
         """Return `result` with what its rows are worth."""

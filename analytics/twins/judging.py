@@ -29,11 +29,10 @@ NEEDS_HISTORY: Final = frozenset(
         *("lost", "gap", "duplicate_delivered", "phantom", "aborted_read", "future_read"),
         *("torn_batch", "realtime_order", "stale_read", "cursor_regression", "subscription"),
         *("purge", "delayed", "group_lease", "group_lost", "group_content", "dead_letter"),
-        "key_order",
+        *("key_order", "replica_divergence"),
     }
 )
-NEEDS_TRUTH: Final = frozenset({"ack_not_durable"})  # all of it
-OF_DISKS: Final = frozenset({"replica_divergence", "ack_not_durable"})
+OF_DISKS: Final = frozenset({"replica_divergence", "ack_not_durable"})  # these need all of them
 OF_NAMES: Final = frozenset(
     {"phantom", "aborted_read", "future_read", "corrupt", "delayed", "group_content"}
 )
@@ -102,7 +101,7 @@ def _judged(intake: TakenIn, run: Run) -> Judgement:
                 crashed[name] = f"{type(error).__name__}: {error}"
             if evidence.get(name) and name in NEEDS_HISTORY and holes:
                 no_proof[name] = NO_PROOF
-            if evidence.get(name) and name in NEEDS_TRUTH and intake.truth_holes:
+            if evidence.get(name) and name in OF_DISKS and intake.truth_holes:
                 no_proof[name] = NO_PROOF_OF_TRUTH
     undrained = () if intake.is_application else tuple(_undrained(run))
     waiting = [] if intake.is_application else unsettled(run)

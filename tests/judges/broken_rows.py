@@ -10,16 +10,18 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tests.judges.broker import runs_of
 from tests.judges.history import RAW, MadeHistory, Row
 from tests.judges.kinds import NoRoom, breaks, hides, need
 
 Place = tuple[str, int]
+DIGEST_DIGITS: Final = 16
 
 
 @dataclass
@@ -73,9 +75,25 @@ def bring(end: Row, content: list[tuple[int, Place]]) -> None:
     end["count"] = len(content)
     if content:
         end["first_id"], end["last_id"] = content[0][0], content[-1][0]
+        _say_nothing_of_others(end)
         return
     for name in ("items", "first_id", "last_id"):
         del end[name]
+    for name in ("times", "marked", "properties"):
+        end.pop(name, None)
+
+
+def _say_nothing_of_others(end: Row) -> None:
+    """Let an answer say nothing of ids below its first one or above its last one."""
+    first, last = end["first_id"], end["last_id"]
+    if "times" in end:
+        within = ((max(low, first), min(high, last), at_ms) for low, high, at_ms in end["times"])
+        end["times"] = [[low, high, at_ms] for low, high, at_ms in within if low <= high]
+    if "marked" in end:
+        digests = textwrap.wrap(end["properties"], DIGEST_DIGITS)
+        marked = zip(end["marked"], digests, strict=True)
+        said = {id_: digest for id_, digest in marked if first <= id_ <= last}
+        end |= {"marked": list(said), "properties": "".join(said.values())}
 
 
 def acknowledged(history: MadeHistory) -> list[Op]:
@@ -258,7 +276,11 @@ def acknowledged_elsewhere(history: MadeHistory, rng: random.Random) -> None:
             candidates.append((op, fit))
     chosen = one(rng, candidates)
     op, fit = chosen
-    op.end["first_id"] = op.end["last_id"] = rng.choice(fit)
+    op.end["first_id"] = op.end["last_id"] = id_ = rng.choice(fit)
+    for name in {"marked", "keyed"} & op.end.keys():
+        op.end[name] = [id_]
+    if "expires" in op.end:
+        op.end["expires"] = [[id_, id_, op.end["expires"][0][2]]]
 
 
 @breaks("broken-on-the-way", "corrupt", "a payload is what was put: anywhere in a run")
