@@ -113,13 +113,13 @@ class Refused(FlotillaError):
 
 
 class NotSubscribed(Refused):
-    """The client has no subscription to the topic."""
+    """The client has no subscription to the topic; who reads has it in `details["topic"]`."""
 
     CODE = "not_subscribed"
 
 
 class UnknownTopic(Refused):
-    """Nobody subscribes to the topic, so it does not exist."""
+    """Nobody subscribes to the topic, so it does not exist; `details` as of NotSubscribed."""
 
     CODE = "unknown_topic"
 

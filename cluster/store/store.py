@@ -1452,8 +1452,8 @@ class Store:
     ) -> tuple[Topic, int] | Refused:
         """Return the topic and the id behind which the client reads on."""
         found = self._subscription(client_id, name)
-        if isinstance(found, Refused):
-            return found
+        if isinstance(found, Refused):  # who asks for any topic has to hear which one it is
+            return Refused(found.code, found.message, {"topic": name})
         topic, subscription = found
         if last_id is not None and placed != subscription.placed:
             return moved(name, subscription.cursor, subscription.placed)

@@ -212,9 +212,15 @@ def test_who_reads_a_topic_that_was_deleted_and_brought_again_is_told_once_and_g
     shop.subscribe("remade.*")
     till.publish_many("remade.a", [b"1", b"2", b"3"])
     assert [message.id for message in shop.get(None, max_count=1) or ()] == [1]
+    till.publish("remade.b", b"5")
+    assert [message.topic for message in shop.get(None, max_count=1) or ()] == ["remade.b"]
     with Admin(**options_of(cluster)) as boss:
-        assert boss.delete_topic("remade.a", ends_subscriptions=True).deleted == 3
+        assert boss.delete_topic("remade.a", ends_subscriptions=True).deleted == 2
+        assert boss.delete_topic("remade.b", ends_subscriptions=True).deleted == 1
     till.publish("remade.a", b"4")
+    with pytest.raises(UnknownTopic) as missing:
+        shop.get(None)
+    assert not shop.unsubscribe(missing.value.details["topic"]), "it was ended already"
     with pytest.raises(AlreadyAcknowledged, match=r"after 1 of 'remade\.a' are gone") as caught:
         shop.get(None)
     assert (caught.value.details["topic"], caught.value.details["cursor"]) == ("remade.a", 3)
