@@ -144,7 +144,7 @@ class Attached:
         world.reply_taps.append(self._replayed)
         world.at(world.plan.duration_s, self._leave)
         self._deadline_s = world.plan.duration_s + PROGRESS_S_MAX
-        self._lost_power = set[str]()  # places of clients whose machines did
+        self._lossy = set[str]()  # places of clients whose disks may lose what was not synced
         sockets, run_id = Sockets(world), str(UUID(int=world.plan.seed % 2**128))
         deadline_ms = int(load.get("deadline_ms", DEADLINE_MS))
         self.crowd = Crowd(
@@ -309,9 +309,9 @@ class Attached:
 
     def _is_no_proof(self, check: str, evidence: Evidence) -> bool:
         if check == "duplicate_delivered" and evidence.operations:
-            # A machine without power may forget what was handed over; `handed_over_twice` knows
-            # what it has kept.
-            return evidence.operations[0][0] in self._lost_power
+            # A disk that loses power, or whose sync fails, may forget what was handed over;
+            # `handed_over_twice` knows what it has kept (seed 202611290206).
+            return evidence.operations[0][0] in self._lossy
         if check == "group_lease":
             # Nodes' clocks run at other rates than those of clients, and the second one of a
             # doubled request may be given what the first one was not.
@@ -382,7 +382,7 @@ class Attached:
     ) -> None:
         """End a client's machine, now or at an operation of its disk; see `World.power_loss`."""
         # A copy of the client's state has a place, and a record, of its own (seed 29110348).
-        self._lost_power.add(self.crowd.clients[client].lose_power(keep, at, count))
+        self._lossy.add(self.crowd.clients[client].lose_power(keep, at, count))
 
     def _client_fsync_error(
         self, client: str, count: int = 1, kind: str = "store_sync", ends: bool = False
@@ -391,7 +391,7 @@ class Attached:
 
         `ends`: its process goes no further.
         """
-        self.crowd.clients[client].fail_sync(kind, count, ends)
+        self._lossy.add(self.crowd.clients[client].fail_sync(kind, count, ends))
 
     def _intrude(self, node: str) -> None:
         """Have somebody ask a node for something in the name of another principal's client."""

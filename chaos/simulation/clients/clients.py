@@ -772,10 +772,14 @@ class SimClient:
             process.disk.crash_in(at, count)
         return process.place
 
-    def fail_sync(self, kind: str, count: int, ends: bool) -> None:
-        """Have the `count`-th sync of its disk from now fail; see `ClientDisk`."""
+    def fail_sync(self, kind: str, count: int, ends: bool) -> str:
+        """Have the `count`-th sync of its disk from now fail; see `ClientDisk`.
+
+        Return the place whose state may so be lost.
+        """
         self._watcher.life(self.name, "failed")
         self._disk(self._place).fail_sync(kind, count, ends)
+        return self._place
 
     def recover(self) -> None:
         """Forget what was ordered and has not come; start if no process lives."""
