@@ -682,7 +682,7 @@ class Operations:
             return None
         except (Moved, AlreadyAcknowledged) as error:
             self.failed(operation, error)
-            if self._stands_ahead(error):
+            if self._stands_ahead(error, placed):
                 raise
             return None
         except FlotillaError as error:
@@ -710,12 +710,13 @@ class Operations:
             self.readers.pass_over(body["topic"], passed_id)
         return delivery
 
-    def _stands_ahead(self, error: Moved | AlreadyAcknowledged) -> bool:
+    def _stands_ahead(self, error: Moved | AlreadyAcknowledged, placed: Mapping[str, int]) -> bool:
         """Go on where a subscription stands; return whether the application has to hear it first.
 
-        Where it was moved it has asked for that. Else it was ended with its topic, and a pattern
-        has brought that again; or its client's id was used by hand. Who comes back goes on from
-        there, as a process that begins does.
+        What was moved stands where its application has sought. Else it was ended with its topic,
+        and a pattern has brought that again; or its client's id was used by hand. Who comes back
+        goes on from there, as a process that begins does. `placed`: by which entries subscriptions
+        were placed when it was asked.
         """
         topic, cursor = error.details.get("topic"), error.details["cursor"]
         if isinstance(error, Moved):
@@ -723,8 +724,9 @@ class Operations:
             return False
         if topic is None:  # of an older node: nothing says which it is
             return True
-        if (self.state.cursor(topic) or 0) >= cursor:
-            return False  # another thread has got further since it was asked
+        is_moved = placed.get(topic, 0) != self.state.placed(topic)
+        if is_moved or (self.state.cursor(topic) or 0) >= cursor:
+            return False  # another thread has sought, or got further, since it was asked
         self._gone[topic] = cursor
         return True
 

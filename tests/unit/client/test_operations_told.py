@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from flotilla_client import operations as operations_module
 from flotilla_client.client import Session
 from flotilla_client.errors import (
+    AlreadyAcknowledged,
     Compacted,
     Expired,
     FlotillaError,
@@ -360,6 +362,46 @@ def test_who_is_told_that_a_subscription_was_moved_goes_on_where_it_stands(
     with pytest.raises(StopIteration):
         steps.throw(Moved("moved", details={"topic": "t", "cursor": 1, "placed": 7}))
     assert (operations.state.cursor("t"), operations.state.placed("t")) == (1, 7)
+
+
+def stands_at_5(operations: Operations, steps: Steps[Any]) -> int | None:
+    """Have a GET told that `t` stands at 5; return the cursor as its application comes back."""
+    with suppress(StopIteration, AlreadyAcknowledged):
+        steps.throw(AlreadyAcknowledged("gone", details={"topic": "t", "cursor": 5}))
+    operations.go_on_behind_what_is_gone()
+    return operations.state.cursor("t")
+
+
+def test_who_is_told_that_a_subscription_stands_further_hears_it_and_goes_on_there(
+    operations: Operations,
+) -> None:
+    steps = operations.get(None, 0, 9)
+    next(steps)
+    with pytest.raises(AlreadyAcknowledged):
+        steps.throw(AlreadyAcknowledged("gone", details={"topic": "t", "cursor": 5}))
+    assert operations.state.cursor("t") == 3, "it has not come back"
+    operations.go_on_behind_what_is_gone()
+    assert operations.state.cursor("t") == 5
+
+
+def test_what_another_thread_has_sought_or_got_since_is_not_passed(operations: Operations) -> None:
+    steps = operations.get(None, 0, 9)
+    next(steps)
+    operations.state.place("t", 1, entry=7)
+    assert stands_at_5(operations, steps) == 1
+    operations.state.raise_cursor("t", 8)
+    steps = operations.get(None, 0, 9)
+    next(steps)
+    assert stands_at_5(operations, steps) == 8
+
+
+def test_of_an_older_node_it_is_heard_and_nothing_is_passed(operations: Operations) -> None:
+    steps = operations.get(None, 0, 9)
+    next(steps)
+    with pytest.raises(AlreadyAcknowledged):
+        steps.throw(AlreadyAcknowledged("gone", details={"cursor": 5}))
+    operations.go_on_behind_what_is_gone()
+    assert operations.state.cursors() == {"t": 3, "u": 3}
 
 
 def test_what_an_earlier_process_left_is_never_refused_for_certain_by_time_alone(
