@@ -329,6 +329,27 @@ def test_a_leader_that_hands_over_for_another_leader_s_wish_is_seen() -> None:
     assert failures == ["handover"]
 
 
+def test_a_leader_that_hands_over_to_who_was_gone_before_its_last_turn_is_seen() -> None:
+    failures = list[str]()
+    member = SimpleNamespace(_frontend=SimpleNamespace(stopping=True))
+    node = SimpleNamespace(name="a", life=1, as_member=member)
+    rules = _rules(node, SimpleNamespace(last_index=9, last_term=3), failures)
+    rules._leaders[3] = "a"
+    life, net = rules._life("a"), cast("Any", rules._world.net)
+    life.acknowledged[3]["b", "an incarnation"], life.turned_s = 9, 5.0
+    answers = {"hello": SimpleNamespace(incarnation="an incarnation")}
+    net.hello_of, net.closed_s = lambda one, other: answers.get("hello"), lambda one, other: 4.9
+    rules._sent("a", "b", TimeoutNow(3))
+    assert not failures
+    del answers["hello"]
+    net.closed_s = lambda one, other: 5.0  # it asked behind that turn, and was parted since
+    rules._sent("a", "b", TimeoutNow(3))
+    assert "handover" not in failures
+    net.closed_s = lambda one, other: 4.9
+    rules._sent("a", "b", TimeoutNow(3))
+    assert "handover" in failures
+
+
 def test_what_is_sent_again_asked_again_or_offered_for_nothing_is_seen() -> None:
     failures = list[str]()
     clock = [0.0]
