@@ -127,10 +127,11 @@ class Policy:
 _PARTS: Final = tuple(each.name for each in fields(Policy))  # in their order in messages
 
 
-def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+def check_parts(parts: Mapping[str, Any], *, were_read: bool = False) -> dict[str, Any]:
     """Return parts of a policy as they were said, every one of them checked.
 
-    Raises ProtocolError.
+    `were_read`: of an entry, which was taken. Its name is not looked at once more: Pythons differ
+    in what is printable. Raises ProtocolError.
     """
     if unknown := sorted(parts.keys() - PARTS):
         raise _bad(f"{unknown[0]!r} is no part of a policy; known: {', '.join(sorted(PARTS))}")
@@ -148,7 +149,7 @@ def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
         raise _bad(f"`when_full` is one of {', '.join(WHEN_FULL)}")
     if "dead_letter" in parts:
         name = parts["dead_letter"]
-        if type(name) is not str or not (name.isprintable() or not name):
+        if type(name) is not str or not (were_read or name.isprintable()):
             raise _bad("`dead_letter` is a topic's name, printable text; empty: none")
     if "compact" in parts and type(parts["compact"]) is not bool:
         raise _bad("`compact` is true or false")

@@ -797,7 +797,7 @@ def _is_start_of_pattern(value: Any) -> bool:
 
 def _is_parts(value: Any) -> bool:
     try:
-        return type(value) is dict and check_parts(value) == value
+        return type(value) is dict and check_parts(value, were_read=True) == value
     except ProtocolError:
         return False
 

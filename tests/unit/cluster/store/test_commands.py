@@ -48,7 +48,7 @@ from cluster.store.commands import (
 )
 from cluster.wire.levels import BUILD, LEVEL_OF_LEVELS, LEVEL_OF_PROPERTIES, LEVEL_OF_USERS
 from flotilla_client import properties
-from flotilla_client.policies import AMOUNT_MAX, WHEN_FULL
+from flotilla_client.policies import AMOUNT_MAX, WHEN_FULL, check_parts
 from flotilla_client.properties import EXPIRES_MS_MAX, Enveloped, Properties
 from flotilla_client.protocol import (
     ANY_TOPIC_COUNT_MAX,
@@ -62,6 +62,7 @@ from flotilla_client.protocol import (
     SETTLE_ROWS_MAX,
     TOPIC_BYTES_MAX,
     USER_CHANGES,
+    ProtocolError,
     pack,
 )
 from tests.unit.model_store import random_payloads
@@ -171,6 +172,16 @@ def test_what_was_encoded_is_decoded(
 def test_size_of_operations_bounds_the_entry(operations: list[Operation]) -> None:
     estimate = sum(map(size_bytes, operations))
     assert len(encode(INTEGER_MAX, operations)) <= estimate + commands._ENTRY_OVERHEAD_BYTES
+
+
+def test_a_name_that_another_python_took_for_printable_is_read_from_an_entry() -> None:
+    """Or a node of an older Python would end at it, and again at each start."""
+    unassigned = "\u0378"  # to this one, and perhaps to no later one
+    parts = {"dead_letter": unassigned}
+    with pytest.raises(ProtocolError):
+        check_parts(parts)
+    setting = SetTopic("t", parts, is_new=True, is_root=False)
+    assert commands.decode(commands.encode(0, [setting]))[1] == [setting]
 
 
 def test_the_largest_operation_of_each_kind_fits_alone() -> None:
