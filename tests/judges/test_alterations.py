@@ -17,6 +17,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     return Trial(judge_of(TWINS), tmp_path_factory.mktemp("altered") / "run")
 
 
+@pytest.mark.slow
 def test_many_altered_fields_are_found_and_no_check_crashes(trial: Trial) -> None:
     tried, verdicts = Counter[str](), Counter[str]()
     for seed in range(HISTORIES):
