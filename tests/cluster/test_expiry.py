@@ -60,6 +60,7 @@ def test_what_has_expired_is_given_to_nobody_though_the_leader_is_killed_in_betw
         ]
 
 
+@pytest.mark.slow
 def test_a_reader_that_lags_by_the_time_to_live_is_given_what_is_left_and_its_record_is_sound(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ DRAWN = range(40)  # of which all that is drawn is looked at
 SMALL = 80  # operations of a case that is soon made smaller
 
 
-@pytest.mark.parametrize("part", seeds(4, 200))
+@pytest.mark.parametrize("part", seeds(2, 200))
 def test_an_entry_of_any_operations_is_the_same_on_all_stores_and_in_the_reference(
     part: int,
 ) -> None:
@@ -50,6 +50,7 @@ def test_every_operation_is_drawn_and_carried_out() -> None:
     assert done == {*commands._KINDS, Put}
 
 
+@pytest.mark.slow
 def test_what_an_operation_raises_is_found_and_made_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_merged_record_has_the_rows_of_its_parts_and_no_more(tmp_path: Path) -
     assert len(found) >= CHECKS_MIN, found
 
 
+@pytest.mark.slow
 def test_scenes_of_one_history_share_no_operation() -> None:
     """Two of one process and number are one to a judge, or a hole."""
     for case in map(case_of, range(1, 41)):

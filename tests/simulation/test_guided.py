@@ -52,6 +52,7 @@ def test_variations_differ_from_what_they_vary() -> None:
     assert changed > 150
 
 
+@pytest.mark.slow
 def test_a_varied_plan_runs_and_is_the_same_run_twice() -> None:
     early = tuple(action for action in PLANS[2].schedule if action.at_s < 6.0)
     short = replace(PLANS[2], duration_s=6.0, schedule=early)

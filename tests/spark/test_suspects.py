@@ -90,6 +90,7 @@ def marks(spark: SparkSession, rows: list[tuple[str, int, int, int]]) -> str:
     return json.dumps(row.marks.asDict())
 
 
+@pytest.mark.slow
 def test_position_stands_beside_each_run_that_holds_it(spark: SparkSession) -> None:
     runs = [("a", 1, 1), ("a", 60, 200), ("a", 128, 128), ("a", 8_100, 8_300), ("b", 1, 500)]
     pieces = intervals.split(spark.createDataFrame(runs, "topic STRING, first BIGINT, last BIGINT"))
