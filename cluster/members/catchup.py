@@ -219,6 +219,7 @@ class SnapshotFetch:
             self._pause_until_s = now + REFUSED_PAUSE_S
 
     def _verified(self, verified: snapshots.Verified) -> None:
+        self.log("copy_fetched", node=self.source, index=verified.index, term=verified.term)
         self.ready = verified
         self._verifying = False
         self._download = None

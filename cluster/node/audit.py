@@ -10,7 +10,7 @@ machine. Nobody would notice before a client does, and the next copy of the stor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from cluster.store import audit
@@ -51,43 +51,59 @@ def to_tell(marks: Mapping[int, str]) -> dict[int, str]:
 class StateComparison:
     """What the others have told of their digests.
 
-    `agreed`: the last index at which a majority had this node's own.
+    `agreed`: the last index at which a majority had this node's own. `in_dispute`: who differs from
+    this node where no majority is known to have its digest, there or behind.
     """
 
     def __init__(self) -> None:
         self.agreed = 0
-        self._told: dict[str, dict[int, str]] = {}
+        self.in_dispute: list[str] = []
+        self._told: dict[str, tuple[str, dict[int, str]]] = {}  # name -> incarnation, digests
         self._split = 0  # the last index at which somebody differed, and no majority was known
 
-    def take(self, name: str, digests: Mapping[int, str]) -> None:
-        """Take what another member tells."""
-        known = {**self._told.get(name, {}), **digests}
-        self._told[name] = {index: known[index] for index in sorted(known)[-KEPT_MAX:]}
+    def take(self, name: str, incarnation: str, digests: Mapping[int, str]) -> None:
+        """Take what another member tells. What an earlier incarnation told is forgotten."""
+        told_by, told = self._told.get(name, ("", {}))
+        known = {**told, **digests} if told_by == incarnation else digests
+        kept = {index: known[index] for index in sorted(known)[-KEPT_MAX:]}
+        self._told[name] = incarnation, kept
 
     def judge(
-        self, mine: Mapping[int, str], members: Iterable[str], majority: int
+        self, mine: Mapping[int, str], members: Mapping[str, str], majority: int
     ) -> tuple[int, list[str]]:
         """Compare; return where others differ, and who, if that is new; else 0, [].
 
-        `members`: whose word counts. Raises Differs if a majority has another digest in common.
+        `members`: name -> incarnation of those whose word counts. Raises Differs if a majority has
+        another digest in common.
         """
-        told = {name: self._told[name] for name in members if name in self._told}
+        told = {
+            name: digests
+            for name, (incarnation, digests) in self._told.items()
+            if members.get(name) == incarnation
+        }
+        self.in_dispute = []
         indexes = sorted({index for each in told.values() for index in each} & mine.keys())
         split: tuple[int, list[str]] = 0, []
         for index in indexes:
             said = [each[index] for each in told.values() if index in each]
             if said.count(mine[index]) == len(said):  # as nearly always: nobody differs
                 if len(said) + 1 >= majority:
-                    self.agreed = max(self.agreed, index)
+                    self._agree(index)
                 continue
             votes = Counter([mine[index], *said])
             digest, count = votes.most_common(1)[0]
             if count >= majority and digest != mine[index]:
                 raise Differs(index, self.agreed)
-            if votes[mine[index]] >= majority:
-                self.agreed = max(self.agreed, index)
+            own = mine[index]
+            who = sorted(name for name, each in told.items() if each.get(index, own) != own)
+            if votes[own] >= majority:
+                self._agree(index)
+            else:
+                self.in_dispute = who
             if index > self._split:
-                own = mine[index]
-                who = [name for name, each in told.items() if each.get(index, own) != own]
-                self._split, split = index, (index, sorted(who))
+                self._split, split = index, (index, who)
         return split
+
+    def _agree(self, index: int) -> None:
+        self.agreed = max(self.agreed, index)
+        self.in_dispute = []

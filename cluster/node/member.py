@@ -651,10 +651,11 @@ class Member:
         if name not in self.linked.names:
             return
         comparison, settings, log = self._comparison, self.settings, self._context.log
-        comparison.take(name, digests)
+        members = {each: self.store.members.get(each, "") for each in self.linked.names}
+        comparison.take(name, members[name], digests)
         marks = self.store.audit.marks
         try:
-            index, others = comparison.judge(marks, self.linked.names, settings.majority)
+            index, others = comparison.judge(marks, members, settings.majority)
         except Differs as error:
             reason = str(error)
             log(
@@ -671,6 +672,22 @@ class Member:
             if comparison.agreed >= index:
                 reason = "their states differ from the majority's, of which this node is"
             log("states_differ", level="error", index=index, peers=others, reason=reason)
+
+    def _in_dispute_with(self, asking: str) -> list[str]:
+        """Return who else is there whose state differs, while nobody knows which is right.
+
+        Whoever asks for a copy waits until an operator has stopped one of them: a copy of the wrong
+        state would make it the majority's, and the node that is right would stop. Where none of
+        them is there the copy is given, as without it nothing may be committed any more.
+        """
+        return [
+            name for name in self._comparison.in_dispute if name != asking and self._is_heard(name)
+        ]
+
+    def _is_heard(self, name: str) -> bool:
+        """Return whether a member was heard so lately that it can take part in a commit."""
+        incarnation = self._admission(name)[0] or ""
+        return self._now - self._neighbours.heard_s(name, incarnation) <= HOLDER_SILENCE_S
 
     # --- the cluster's level (rule 30) --------------------------------------------------------
 
@@ -822,10 +839,8 @@ class Member:
 
     def _holds_log(self, name: str) -> bool:
         """Return whether a member has all that was committed before this leader's term."""
-        incarnation = self._admission(name)[0] or ""
-        heard_s = self._neighbours.heard_s(name, incarnation)
         has_caught_up = self.raft.match_index(name) >= self.raft.term_start_index
-        return has_caught_up and self._now - heard_s <= HOLDER_SILENCE_S
+        return has_caught_up and self._is_heard(name)
 
     def _take_snapshot_request(self, name: str, message: SnapshotRequest) -> None:
         peers = self._context.peers
@@ -834,6 +849,9 @@ class Member:
             peers.send(name, SnapshotRefused("not a member myself"))
         elif self.store.members.get(name) != hello.incarnation:
             peers.send(name, SnapshotRefused("not admitted yet"))
+        elif others := self._in_dispute_with(name):
+            reason = f"its state and that of {', '.join(others)} differ; which is right is unknown"
+            peers.send(name, SnapshotRefused(reason))
         else:
             self.store.commit()  # a copy is of the last commit: it has to hold the admission
             self._server.request(name, message, self.journal.first_index, self._now)

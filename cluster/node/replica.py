@@ -312,7 +312,8 @@ class Replica:
             self.frontend.refuse_relay(name, message)
 
     def _take_snapshot_refused(self, name: str, message: SnapshotRefused) -> None:
-        if self._reports.due(f"copy {name}", self._now):  # it is asked for until it is given
+        # It is asked for until it is given; why it is not may change.
+        if self._reports.due(f"copy {name} {message.reason}", self._now):
             self._log("copy_refused", node=name, reason=message.reason)
         self._fetch.refused(name, self._now)
 

@@ -7,7 +7,7 @@ A defence is out beside a bug that it would stop before a check of the histories
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -56,7 +56,10 @@ def states_are_not_compared(patches: Patches) -> None:
     """Go on whatever the others' digests say."""
 
     def judge(
-        comparison: StateComparison, mine: Mapping[int, str], members: Iterable[str], majority: int
+        comparison: StateComparison,
+        mine: Mapping[int, str],
+        members: Mapping[str, str],
+        majority: int,
     ) -> tuple[int, list[str]]:
         return 0, []
 

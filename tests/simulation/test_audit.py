@@ -101,3 +101,39 @@ def test_of_two_that_differ_without_a_third_both_say_so_and_go_on(bench: WorldBe
     bench.start(away)
     bench.until(bench.ended)
     assert list(bench.ended()) == [wrong]
+
+
+def test_nobody_gets_a_copy_of_a_state_in_dispute_until_one_of_the_two_is_stopped(
+    bench: WorldBench,
+) -> None:
+    """With the copy of a wrong leader the wrong state would be the majority's."""
+    publisher = SteadyPublisher(bench)
+    publisher.put(9)
+    wrong = bench.wait_for_leader()
+    right, away = (name for name in "abc" if name != wrong)
+    bench.crash(away)
+    bench.machine(wrong).disk_faults.append("flip_store")  # so that nothing else complains
+    lower_a_cursor(bench, wrong)
+    publisher.put(10)
+    bench.until(
+        lambda: len({name for name, event, _ in bench.log if event == "states_differ"}) == 2
+    )
+    bench.start_anew(away)
+    bench.until(lambda: {wrong, right} <= refused_for_a_dispute(bench, away))
+    bench.run(5.0)
+    assert not bench.is_member(away)
+    bench.crash(wrong)
+    bench.until(lambda: bench.is_member(away))
+    bench.start_anew(wrong)
+    bench.until(lambda: bench.is_member(wrong))
+    publisher.put(18)
+    bench.run(2.0)
+    assert not bench.ended()
+
+
+def refused_for_a_dispute(bench: WorldBench, asking: str) -> set[str]:
+    return {
+        fields["about"]
+        for name, event, fields in bench.log
+        if (name, event) == (asking, "copy_refused") and "differ" in fields["reason"]
+    }

@@ -16,6 +16,7 @@ from chaos.simulation.disks.durable import DurableLog
 from chaos.simulation.plan.result import Failure
 from chaos.simulation.world.builds import NEXT
 from chaos.simulation.world.node import SimNode
+from chaos.simulation.world.operator import most_are_falsified
 from chaos.simulation.world.world import World
 from cluster.members.membership import ADMIT_BYTES_MAX, ReplacedError
 from cluster.node.member import Member
@@ -390,6 +391,8 @@ class Invariants:
             return  # that is what such a program is to do
         if fields["error"] == ReplacedError.__name__:
             self._replaced(self._world.machine(fields["node"]))
+        elif fields["error"] == "CondemnedState" and most_are_falsified(self._world):
+            return
         elif not fields["disk_faults"] or fields["error"] not in OF_THE_DISK:
             text = f"{fields['node']} ended: {fields['error']}: {fields['reason']}"
             self.fail("ended", text)

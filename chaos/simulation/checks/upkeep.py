@@ -234,7 +234,11 @@ class Upkeep:
     def _states(self, node: SimNode, member: Member) -> Iterator[Wrong]:
         """Yield what a node should have made of the others' digests by now."""
         comparison, marks = member._comparison, member.store.audit.marks
-        told = [comparison._told[name] for name in member.linked.names if name in comparison._told]
+        told = [
+            digests
+            for name, (incarnation, digests) in comparison._told.items()
+            if name in member.linked.names and member.store.members.get(name) == incarnation
+        ]
         majority = member.settings.majority
         same = _agreed_by(comparison, told, marks, majority)
         if same and self._is_told_enough(node, member, same):

@@ -56,6 +56,7 @@ class Operator:
         self.broken: dict[str, str] = {}
         self._world = world
         self._members: set[str] = set()  # nodes that ever were
+        self._fetched: dict[str, str] = {}  # who has a copy at hand -> of whose state
         self._unsound: set[str] = set()  # nodes that lost what they had, or may when they restart
         self._faulty_max = (world.plan.nodes - 1) // 2
         self._asked = 0
@@ -136,7 +137,8 @@ class Operator:
         """Let a member's state be another than its log makes of it, as a defect might.
 
         It differs in the digest alone, from the next entry on. The others' digests tell, and it is
-        not to be one of them any more.
+        not to be one of them any more. Until they do it may give a copy to another one: then most
+        are wrong alike, and who is right has to stop.
         """
         found = self._world.nodes[node]
         member = found.as_member
@@ -145,6 +147,11 @@ class Operator:
         self._note_damage(found, FALSIFIED)
         member.store.audit._digest = FALSIFIED
         self._world.emit("falsifying", node=node, index=member.store.applied_index)
+
+    def _note_copy(self, node: str) -> None:
+        source = self._world.machine(self._fetched[node])
+        if FALSIFIED in source.disk_faults:
+            self._world.machine(node).disk_faults.append(FALSIFIED)
 
     def _flip_row(self, node: SimNode, rng: Random) -> None:
         """Flip a bit of a row; its process has to run, as it is done by SQLite."""
@@ -173,8 +180,15 @@ class Operator:
     def _observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         if kind == "founded":
             self._members.add(fields["node"])
+        elif kind == "copy_fetched":
+            self._fetched[fields["node"]] = fields["about"]
+        elif kind == "snapshot_installed":
+            self._note_copy(fields["node"])
         elif kind == "readmitted":
             self._unsound.discard(member_of(fields["node"]))
+            self._note_copy(fields["node"])
+        elif kind == "node_failed" and fields["error"] == "CondemnedState":
+            self._unsound.add(member_of(fields["node"]))
         elif kind == "admitting":
             self._note_proposal(fields["about"], fields["incarnation"])
         elif kind in ("fault", "ended") and self._copies:
@@ -386,12 +400,13 @@ class Operator:
                     self.install(name, "next")
         for machine in list(world.doubles.values()):
             self._end_last_double(machine, machine.member in broken)
+        spoiled = DAMAGES if most_are_falsified(world) else SPOILED
         for name, node in world.nodes.items():
             node.disk.calm()
             world.disk_free(name)
             world.clock_rate(name, 1.0)
             world.slow_fsync(name, 0.0)
-            if name in self._unsound and not SPOILED.isdisjoint(node.disk_faults):
+            if name in self._unsound and not spoiled.isdisjoint(node.disk_faults):
                 self._empty(name)
         for name, how in sorted(broken.items()):
             if len(self._unsound | {name, *self.broken}) <= self._faulty_max:
@@ -423,6 +438,12 @@ class Operator:
         else:
             self.restart(name)
         self._world.after(FLAP_S, lambda: self._flap(name))
+
+
+def most_are_falsified(world: World) -> bool:
+    """Return whether a majority has the state that was falsified: the others have to stop."""
+    falsified = [node for node in world.nodes.values() if FALSIFIED in node.disk_faults]
+    return len(falsified) > len(world.nodes) / 2
 
 
 def _proved(node: SimNode) -> list[tuple[Path, Inode, int, bool]]:

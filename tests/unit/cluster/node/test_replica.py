@@ -675,7 +675,7 @@ def test_the_digests_of_who_is_no_member_are_not_heard(led: Stage) -> None:
     assert member._comparison._told == told
     member.linked.names.add("c")
     member.compare_state("c", {10**6: "another"})
-    assert member._comparison._told["c"][10**6] == "another"
+    assert member._comparison._told["c"] == (member.store.members["c"], {10**6: "another"})
 
 
 @pytest.mark.parametrize("newest", ["b", "c"])
