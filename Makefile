@@ -12,6 +12,7 @@ SHORT_NAMESPACES := isolate-leader bad-network
 export PYTHONDONTWRITEBYTECODE :=
 TESTS ?=
 ARGS ?=
+MINUTES ?= 3
 # Tests mostly wait for processes, so two processors are busy with six of them. Which of them share
 # a worker, and which come first, tests/conftest.py says.
 PARALLEL := -n 6 --dist loadgroup --no-loadscope-reorder
@@ -76,9 +77,9 @@ fuzz-store: setup  ## try entries of many operations on stores, ten minutes (ARG
 scale: setup  ## check made-up histories of 1 and 10 million operations
 	@$(PYTHON) -m analytics.generate.measure
 
-simulate: setup  ## run whole clusters from today's 150 seeds, 3 minutes
+simulate: setup  ## run whole clusters from today's 150 seeds (MINUTES=3)
 	@day=$$(date -u +%Y%m%d); echo "seeds from $${day}0000"; \
-	$(SIMULATE) --seeds $${day}0000..$${day}0149 --minutes 3
+	$(SIMULATE) --seeds $${day}0000..$${day}0149 --minutes $(MINUTES)
 
 simulate-long: setup  ## 2,500 seeds, determinism, every planted bug
 	@$(SIMULATE) --seeds 1..50 --check-determinism
