@@ -121,6 +121,7 @@ from flotilla_client.protocol import (
     has_wildcard,
     is_pattern,
     lane_of,
+    matches,
     nak_body,
     no_pattern,
     stripped,
@@ -852,25 +853,19 @@ class Broker:
         for waiting, outcome in zip(authors, outcomes, strict=True):
             self._conclude(waiting, outcome)
             if _changed_its_topic(waiting, outcome):
-                news.add(waiting.request.topic)
+                news.update(self._awaited(waiting.request.topic))
             elif waiting.request.type == SUB and isinstance(outcome, Done):
                 # A subscription may begin below a topic's end, and its client wait for any topic.
                 self._awaken([self._parked_any.pop(waiting.request.client_id, {})])
-            elif waiting.request.type == TAKE:
-                news |= self._taken(waiting.request, outcome)
+            elif waiting.request.type == TAKE:  # what it has left, all of it if it is refused
+                self._offer(leases.key_of(waiting.request), self.store.idle.log_ms)
         for topic in sorted(news):  # a set's order is another one in every process
             self._wake(topic)
 
-    def _taken(self, request: Request, outcome: Outcome) -> set[str]:
-        """Offer others what a take has left, all of it if it is refused.
-
-        Return the topic that its dead letters went to.
-        """
-        key = leases.key_of(request)
-        self._offer(key, self.store.idle.log_ms)
-        group = self.store.groups.get(*key)
-        has_dead = isinstance(outcome, Done) and outcome.body["dead"]
-        return {group.dead_letters_to} if group is not None and has_dead else set()
+    def _awaited(self, name: str) -> list[str]:
+        """Return the topic of that name; where it is a pattern, also those that GETs wait for."""
+        covered = self._parked if has_wildcard(name) else ()
+        return [name, *(topic for topic in covered if matches(name, topic))]
 
     def replace_store(self, store: Store) -> None:
         """Read from another store from now on: a copy has taken the old one's place."""
@@ -1065,8 +1060,14 @@ class Broker:
         return ids
 
     def forgotten(self, client_ids: Iterable[str], topics: Iterable[str]) -> None:
-        """Have the parked GETs of forgotten clients answered: of any topic, or of their topics."""
-        self._awaken([self._parked_any.pop(client_id, {}) for client_id in client_ids])
+        """Have the parked requests of forgotten clients answered, and GETs of their topics."""
+        gone = set(client_ids)
+        self._awaken([self._parked_any.pop(client_id, {}) for client_id in sorted(gone)])
+        takes = [each for parked in self._parked_takes.values() for each in parked.items()]
+        for number, waiting in takes:
+            if waiting.request.client_id in gone:
+                self._unpark(number, waiting)
+                self._woken.append(waiting)
         for topic in topics:
             self._wake(topic)
 

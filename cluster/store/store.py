@@ -179,7 +179,7 @@ class Store:
         self._latest = Latest(database)
         self._publications = Publications(database, self._latest, self.holdings.dropped)
         self.delayed = Delayed(database)
-        self._entered: set[str] = set()  # topics into which something has come that was delayed
+        self._entered: set[str] = set()  # see take_entered
         self._topics = Topics(database, self._publications.garbage)
         self.compaction = Compaction(self._topics, self._publications, self._latest)
         self.patterns = Patterns(database)
@@ -1124,7 +1124,7 @@ class Store:
             self._entered.add(due.topic)
 
     def take_entered(self) -> list[str]:
-        """Return, once, the topics into which something has come that was delayed."""
+        """Return, once, the topics into which dead letters have come, or what was delayed."""
         names = sorted(self._entered)
         self._entered.clear()
         return names
@@ -1186,6 +1186,7 @@ class Store:
     def _hold_letter(self, letters: Topic, origin: str, group: str, size_bytes: int) -> None:
         """Count a dead letter for who has made its group: he says where to they go."""
         self._hold(letters, self.holdings.maker(origin, group), size_bytes)
+        self._entered.add(letters.name)
 
     def unread_bytes_of(self, principal: str) -> int:
         """Return how many bytes of a principal's nobody has read, or can read yet."""

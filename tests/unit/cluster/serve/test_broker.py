@@ -1351,3 +1351,23 @@ def test_a_parked_get_hears_of_a_seek_of_its_client_at_once(tmp_path: Path) -> N
     sought, told = bench.turn()
     assert (code_of(sought), code_of(told)) == ("ACK", "uncertain")
     assert told.body["placed"] == sought.body["placed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [(UNSUB, {}), ("ADMIN", {"act": "drop-subscription"})],
+    ids=["left", "dropped"],
+)
+def test_who_waits_for_a_topic_hears_at_once_that_the_pattern_is_gone_that_brought_it(
+    timed: BrokerBench, kind: str, body: dict[str, Any]
+) -> None:
+    timed.ask(SUB, "x.*")
+    timed.turn()
+    timed.ask(PUT, "x.1", counter=1, publication="p")
+    timed.turn()
+    for topic, last_id in (("x.1", 1), ("t", 0)):
+        timed.ask(GET, topic, last_id=last_id, wait_ms=1000)
+    assert timed.turn() == []
+    timed.ask(kind, "x.*", **body)
+    assert [code_of(answer) for answer in timed.turn()] == ["ACK", "uncertain"]
+    assert timed.broker.load()["publication"] == 1

@@ -10,8 +10,9 @@ import pytest
 from cluster.serve.broker import Answer
 from cluster.serve.leases import LOOK_MS, OFFERED_MAX, TAKES_OF_ONE_MAX
 from cluster.store import commands
-from cluster.store.commands import MakeGroup, Raise, Register, SetTopic
+from cluster.store.commands import DropClient, MakeGroup, Raise, Register, SetTopic
 from cluster.store.groups import GroupLimits, SharedGroup
+from cluster.store.outcomes import Done
 from cluster.wire.levels import LEVEL_OF_DEAD_LETTERS, LEVEL_OF_GROUPS
 from flotilla_client.protocol import (
     ADMIN,
@@ -390,6 +391,41 @@ def test_a_group_s_dead_letters_wake_who_reads_them(bench: LeasesBench) -> None:
     assert bench.turn() == []
     answers = bench.take("you", naks=[], acks=[]) + bench.take(naks=[[token, 1, 1, 0]])
     assert b"1" in [each.data for each in answers]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [(UNSUB, {}), (SUB, {"max_attempts": 1, "dead_letter": "elsewhere"})],
+    ids=["ended", "set anew"],
+)
+def test_dead_letters_wake_their_readers_whatever_the_same_entry_makes_of_their_group(
+    bench: LeasesBench, kind: str, body: dict[str, Any]
+) -> None:
+    bench.ask(SUB, "dead")
+    bench.ask(SUB, "t", group="g", lease_ms=LEASE_MS, max_attempts=1, dead_letter="dead")
+    bench.turn()
+    bench.publish()
+    token = bench.take()[0].body["token"]
+    bench.ask(GET, "dead", wait_ms=5_000)
+    assert bench.turn() == []
+    bench.ask(TAKE, "t", group="g", max_count=1, naks=[[token, 1, 1, 0]])
+    bench.ask(kind, "t", group="g", **body)
+    assert b"1" in [each.data for each in bench.turn()]
+
+
+def test_a_take_of_a_client_that_is_dropped_waits_no_more(bench: LeasesBench) -> None:
+    assert bench.take("you", wait_ms=5_000) == []
+    assert bench.take(wait_ms=5_000) == []
+    [outcome] = bench.store.apply(
+        bench.store.applied_index + 1,
+        bench.term,
+        commands.encode(0, [DropClient("you", is_root=True)]),
+    )
+    assert isinstance(outcome, Done)
+    bench.broker.forgotten(outcome.body["forgotten"], outcome.body["left"])
+    [answer] = bench.turn()
+    assert code_of(answer) == "forgotten"
+    assert bench.broker.load()["publication"] == 1
 
 
 def test_groups_are_listed(bench: LeasesBench) -> None:
