@@ -11,7 +11,8 @@ publication. What waits here for its turn is extended before it is handed over, 
 is over, once, and is left out if it is somebody else's by then.
 
 A TAKE that got no answer is sent again with its number, before any other: the cluster carries out
-each number once.
+each number once. Who leaves waits for nothing then: what comes would be given to nobody. An earlier
+attempt may wait at a node still; a higher number ends that.
 """
 
 from __future__ import annotations
@@ -160,6 +161,7 @@ class LeaseBook:
     _asked: dict[str, Any] | None = None  # of which no answer is known
     _asked_ms: float = 0.0  # when that was said first
     _exchanges: int = 0  # begun to have it answered
+    _may_wait: bool = False  # at a node, an attempt at it that nobody listens for
     _told: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # said by it
     _extended: WorkItem | None = None  # of what is in hand, as the next to be handed over
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -231,7 +233,7 @@ class LeaseBook:
                 item.settled = "lost"
             for what in (self.given, self.hand, self._pending):
                 what.clear()
-            self._asked, self._told = None, {}
+            self._asked, self._told, self._may_wait = None, {}, False
         if lost:
             LOG.warning(
                 "the cluster does not know this client any more: %d publications of group %r of %r"
@@ -244,7 +246,7 @@ class LeaseBook:
     @property
     def is_unsaid(self) -> bool:
         """Whether the cluster has to be told something."""
-        return bool(self._pending or self._asked)
+        return bool(self._pending or self._asked or self._may_wait)
 
     @property
     def is_left(self) -> bool:
@@ -280,11 +282,16 @@ class LeaseBook:
     # --- exchanges ------------------------------------------------------------------------------
 
     def body(self, max_count: int, lease_ms: int | None, wait_ms: int) -> dict[str, Any]:
-        """Return the body of the next TAKE: the one without an answer first."""
+        """Return the body of the next TAKE: the one without an answer first.
+
+        That waits no longer than it would now: it may be somebody who leaves.
+        """
         with self._lock:
+            if self._asked is not None and wait_ms < self._asked["wait_ms"]:
+                self._asked, self._may_wait = {**self._asked, "wait_ms": wait_ms}, True
             if self._asked is None:
                 self._number += 1
-                self._exchanges = 0
+                self._exchanges, self._may_wait = 0, False
                 self._asked_ms = self.now_ms()
                 self._asked = {
                     "group": self.group,

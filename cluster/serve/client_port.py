@@ -383,11 +383,14 @@ class ClientPort:
         """Return how many bytes of replies may still be made for a client; below 1: none.
 
         While all together have many unread, few are made for who has some, as ever for the others.
+        None for who has gone: what his TAKE has waited for is somebody else's.
         """
         client = self._routes.get(route)
+        if client is None:
+            return 0
         is_calm = self.unread_bytes < self._limits.unread_bytes_max // 2
         served_bytes = UNREAD_BYTES_SERVED if is_calm else UNREAD_BYTES_PAUSE
-        return served_bytes - (client.outbox_bytes if client else 0)
+        return served_bytes - client.outbox_bytes
 
     def payer_of(self, route: bytes) -> tuple[str, bool]:
         """Return who pays for a connection's requests, and whether it is one more than it may have.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -24,10 +25,12 @@ from flotilla_client import (
     LeaseLost,
     NotSubscribed,
     Publication,
+    Unavailable,
     UnknownTopic,
     WorkItem,
     cli,
 )
+from flotilla_client.operations import GET_SLICES_MIN
 from tests.conftest import PATIENT, running
 
 PATIENCE_S = 15.0
@@ -244,6 +247,57 @@ def test_the_same_with_asyncio(cluster: LocalCluster, clients: Any, topic: str) 
         return seen
 
     assert asyncio.run(work()) == [(1, 2), (2, 2), (3, 2)]
+
+
+def test_a_task_that_is_cancelled_as_it_waits_leaves_at_once_and_takes_nothing_more(
+    cluster: LocalCluster, clients: Any, topic: str
+) -> None:
+    assert texts(clients().work(topic, "g", idle=0)) == [b"1", b"2", b"3"]
+
+    async def work() -> None:
+        async with AsyncClient([*cluster.endpoints().values()], timeout=PATIENCE_S) as client:
+
+            async def wait() -> None:
+                async with client.work(topic, "g") as items:
+                    async for _ in items:
+                        raise AssertionError("there is nothing")
+
+            waiting = asyncio.create_task(wait())
+            while not client._session.books or not client._session.books[topic, "g"]._asked:
+                await asyncio.sleep(0)
+            await client.status()  # what was asked before has come to the node
+            waiting.cancel()
+            began_s = time.monotonic()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert time.monotonic() - began_s < PATIENCE_S / GET_SLICES_MIN / 2
+            assert (await client.publish(topic, "4")).stored
+            given = [(item.id, item.attempt) async for item in client.work(topic, "g", idle=0)]
+            assert given == [(4, 1)]
+
+    asyncio.run(work())
+
+
+def test_what_comes_when_the_connection_of_who_waited_has_gone_is_another_s(
+    clients: Any, topic: str
+) -> None:
+    assert texts(clients().work(topic, "g", idle=0)) == [b"1", b"2", b"3"]
+    gone = clients()
+
+    def wait() -> None:
+        with pytest.raises(Unavailable):
+            next(gone.work(topic, "g"))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not gone._session.books or not gone._session.books[topic, "g"]._asked:
+        waiting.join(0.01)
+    gone.close()
+    waiting.join(PATIENCE_S)
+    other = clients()
+    other.publish(topic, "4")
+    given = [(item.id, item.attempt) for item in other.work(topic, "g", idle=0)]
+    assert given == [(4, 1)]
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,29 @@ def test_a_take_without_an_answer_is_said_again_before_anything_else(bench: Work
     assert bench.take() == {**said, "number": 3, "acks": [[1, 2, 2]]}
 
 
+def test_who_leaves_waits_for_nothing_and_ends_what_may_wait_at_a_node(bench: WorkBench) -> None:
+    waiting = bench.book.body(10, None, 5_000)
+    bench.book.sent()
+    assert bench.take(0) == {**waiting, "wait_ms": 0}
+    bench.answer()
+    bench.book.give_back()
+    assert bench.take(0)["number"] > waiting["number"]
+    bench.answer()
+    assert not bench.book.is_left
+
+
+def test_a_number_that_ends_what_may_wait_is_said_where_nothing_else_is(bench: WorkBench) -> None:
+    for item in bench.items():
+        item.ack()
+    bench.book.body(10, None, 5_000)
+    bench.take(0)
+    bench.answer()
+    assert bench.book.is_left
+    bench.take(0)
+    bench.answer()
+    assert not bench.book.is_left
+
+
 def test_what_was_certainly_not_carried_out_is_said_anew(bench: WorkBench) -> None:
     one, two, *_ = bench.items()
     one.ack()

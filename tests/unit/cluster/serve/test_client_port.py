@@ -165,6 +165,10 @@ class PortWorld:
         own = f":{raw.getsockname()[1]}"
         return next((c for c in self.port._clients.values() if c.address.endswith(own)), None)
 
+    def route_of(self, raw: socket.socket) -> bytes:
+        client = self.client_of(raw)
+        return next(route for route, each in self.port._routes.items() if each is client)
+
     def lives(self, raw: socket.socket) -> bool:
         return self.client_of(raw) is not None
 
@@ -851,16 +855,27 @@ def test_who_has_most_unread_replies_gives_way_to_all(world: PortWorld) -> None:
     limits = PortLimits(16, 4, LIMITS.unfinished_bytes_max, 40 * 1024 * 1024)
     for other in made(PortWorld(limits)):
         raws = [other.client() for _ in range(6)]
+        idle = other.route_of(other.client())
         for number, raw in enumerate(raws):
             raw.sendall(encode([b"", b"a"]))
             while not other.requests:
                 other.turn()
             other.answer(bytes((8 + number) * 1024 * 1024))
             assert other.port.unread_bytes <= limits.unread_bytes_max
-            assert other.port.room_bytes(b"who has nothing unread") > 0
-        assert max(map(other.port.room_bytes, other.port._routes)) <= 0
+            assert other.port.room_bytes(idle) > 0
+        unread = other.port._routes.keys() - {idle}
+        assert max(map(other.port.room_bytes, unread)) <= 0
         assert other.lives(raws[0])
         assert other.reasons() == ["doesn't take its replies: limits.unread_bytes_max"]
+
+
+def test_nothing_is_made_for_who_has_gone(world: PortWorld) -> None:
+    raw = world.client()
+    route = world.route_of(raw)
+    assert world.port.room_bytes(route) > 0
+    raw.close()
+    world.until(lambda: not len(world.port))
+    assert world.port.room_bytes(route) <= 0
 
 
 def test_replies_that_nobody_takes_for_long_end_a_connection(world: PortWorld) -> None:
