@@ -1217,6 +1217,8 @@ class AsyncMessages(AsyncIterator[Message]):
         reader = loop.enter(owner, readers)
         try:
             while (message := readers.next_message(reader)) is None:
+                if loop.has_ended:  # another task has closed it meanwhile
+                    raise StopAsyncIteration
                 delivery = await self._client._fetch(loop)
                 if delivery is not None:
                     readers.fetched(reader, delivery)
@@ -1248,9 +1250,8 @@ class AsyncMessages(AsyncIterator[Message]):
         self._loop.leave()
 
     async def close(self) -> None:
-        """End the loop; with "auto", the message in hand comes again."""
-        self._loop.leave()
-        self._loop.has_ended = True
+        """End the loop, in whatever task; see `Messages.close`."""
+        self._loop.close()
 
     aclose = close  # what `contextlib.aclosing` calls
 

@@ -1459,6 +1459,8 @@ class Messages(Iterator[Message]):
         try:
             reader = loop.enter(this_thread(), readers)
             while (message := readers.next_message(reader)) is None:
+                if loop.has_ended:  # another thread has closed it meanwhile
+                    raise StopIteration
                 delivery = self._client._fetch(loop)
                 if delivery is not None:
                     readers.fetched(reader, delivery)
@@ -1492,9 +1494,11 @@ class Messages(Iterator[Message]):
         self._loop.leave()
 
     def close(self) -> None:
-        """End the loop; with "auto", the message in hand comes again."""
-        self._loop.leave()
-        self._loop.has_ended = True
+        """End the loop; with "auto", the message in hand comes again.
+
+        A thread that waits in it ends with its next answer, some seconds later at most.
+        """
+        self._loop.close()
 
 
 class WorkItems(Iterator[WorkItem]):

@@ -305,8 +305,13 @@ class Readers:
         reader.batch.extend(range(delivery.first_id, delivery.last_id + 1))
 
     def next_message(self, reader: Reader) -> Message | None:
-        """Return a loop's next message, as it has come back for one; None: a GET is due."""
+        """Return a loop's next message, as it has come back for one; None: a GET is due.
+
+        None as well behind its end, by whatever thread: another one may read by now.
+        """
         with self._lock, self._state.turn():
+            if reader.is_over:
+                return None
             topic, cursor = reader.topic, self._state.cursor(reader.topic)
             if reader.delivery is not None and self._state.placed(topic) != reader.delivery.placed:
                 reader.batch.clear()  # the subscription was moved meanwhile
@@ -445,7 +450,7 @@ class Loop:
     """A loop over `messages`, of the thread or task that takes its first one until it is left.
 
     An exception ends it, and the next one taken begins a new one: whatever was in hand comes again.
-    `has_ended`: for good. `is_waiting`: for a message.
+    `has_ended`: for good, by whatever thread. `is_waiting`: for a message.
     """
 
     def __init__(self, scope: str | None, ack: Ack, wait_ms: float, is_endless: bool) -> None:
@@ -478,6 +483,11 @@ class Loop:
         """Acknowledge what is in hand: the application is done with it."""
         if self._reader is not None:
             readers.done(self._reader)
+
+    def close(self) -> None:
+        """End it for good. Whatever is in hand comes again."""
+        self.has_ended = True
+        self.leave()
 
     def leave(self) -> None:
         """End it. Whatever is in hand comes again."""

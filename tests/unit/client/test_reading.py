@@ -118,6 +118,37 @@ def _no_disk(*_: Any) -> None:
     raise StateUnusable("the disk is full")
 
 
+def test_a_loop_that_another_thread_closes_ends_where_it_waits(
+    client: Client, node: FakeNode
+) -> None:
+    messages, found = client.messages("other"), list[Any]()
+    client.subscribe("other")
+    waiting = threading.Thread(target=lambda: found.extend(messages))
+    waiting.start()
+    node.await_requests(protocol.GET, 1)
+    messages.close()
+    client.publish("other", "a")
+    waiting.join(10)
+    assert (waiting.is_alive(), found) == (False, [])
+    assert [(one.id, one.redelivered) for one in client.messages("other", idle=0)] == [(1, False)]
+
+
+def test_a_loop_that_is_closed_before_what_it_has_fetched_is_handed_over_hands_over_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages, fetch = client.messages("t"), client._fetch
+
+    def closed_meanwhile(loop: Any) -> Any:
+        delivery = fetch(loop)
+        messages.close()
+        return delivery
+
+    monkeypatch.setattr(client, "_fetch", closed_meanwhile)
+    assert next(messages, None) is None
+    monkeypatch.undo()
+    assert not next(client.messages("t")).redelivered
+
+
 def test_a_message_acknowledged_by_name_does_not_come_again(client: Client) -> None:
     for message in client.messages("t"):
         client.acknowledge("t", message.id)
@@ -663,6 +694,23 @@ def test_an_asynchronous_loop_has_ended_though_the_disk_refuses_its_last_acknowl
             again = [one.id async for one in client.messages("t", idle=0)]
             assert again == [1, 2]
             assert [one async for one in messages] == []
+
+    asyncio.run(work())
+
+
+def test_an_asynchronous_loop_that_another_task_closes_ends_where_it_waits(node: FakeNode) -> None:
+    async def read(messages: Any) -> list[Any]:
+        return [message async for message in messages]
+
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
+            await client.subscribe("t")
+            messages = client.messages("t")
+            waiting = asyncio.create_task(read(messages))
+            await asyncio.to_thread(node.await_requests, protocol.GET, 1)
+            await messages.close()
+            await client.publish("t", "a")
+            assert await asyncio.wait_for(waiting, 10) == []
 
     asyncio.run(work())
 
