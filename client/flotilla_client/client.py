@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -802,7 +802,8 @@ class Client:
         """Close producers (they send what they have, up to the deadline), sockets and state.
 
         What this thread's last `get` has brought is acknowledged, unless an exception is on its
-        way through here. In a process forked from the one that made the client: do nothing.
+        way through here. Ctrl-C ends the waiting, and it is closed. In a process forked from the
+        one that made the client: do nothing.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 
@@ -812,7 +813,18 @@ class Client:
         parts = self._parts.existing()
         if parts is None:
             return
-        session, end_ms = parts.session, now_ms() + parts.session.deadline_ms
+        try:
+            self._end(parts, owner, now_ms() + parts.session.deadline_ms, is_done)
+        except Exception:
+            raise
+        except BaseException:  # ctrl-C: it waits for nobody any more, and is closed all the same
+            with suppress(FlotillaError):  # others are under way: then it can be closed again
+                self._shut(parts, owner, now_ms(), is_done)
+            raise
+        parts.session.operations.warn()
+
+    def _end(self, parts: _Parts, owner: Owner, end_ms: float, is_done: bool) -> None:
+        session = parts.session
         parts.publisher.finish(end_ms)
         words_end_ms = end_of_words(end_ms)
         try:
@@ -826,7 +838,6 @@ class Client:
             self._shut(parts, owner, end_ms, is_done)
             raise
         self._shut(parts, owner, end_ms, is_done)
-        session.operations.warn()
 
     def _shut(self, parts: _Parts, owner: Owner, end_ms: float, is_done: bool) -> None:
         session = parts.session

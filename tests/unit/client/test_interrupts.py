@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flotilla_client import Client, RecordError
+from flotilla_client import Client, PutResult, RecordError, Unavailable
 from flotilla_client.observer import Operation, Silent
+from flotilla_client.protocol import PUT
+from flotilla_client.state import State
+from flotilla_client.turns import Ticket
 from tests.unit.fake_node import FakeNode, client_of
 from tests.unit.interrupting import COLLECTED_HERE, interrupted
 
@@ -75,6 +80,54 @@ def test_ctrl_c_anywhere_in_closing_lets_it_be_closed_again(node: FakeNode, tmp_
         return is_broken
 
     assert len(list(_places(close_in_part))) > WAIT_S
+
+
+@pytest.mark.parametrize("has_producer", [False, True])
+def test_a_close_that_ctrl_c_ends_closes_at_once_and_keeps_what_has_no_answer(
+    has_producer: bool, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.always(PUT, "deaf")
+    client = client_of(node, tmp_path)
+    if has_producer:
+        producer = client.producer("t")
+        answer: Future[PutResult] = producer.send("x")
+        waits_on = producer._queue.changed
+    else:
+        answer = client.publish_soon("t", "x")
+        waits_on = client._parts.here().publisher._changed
+    node.await_requests(PUT, 1)
+    interrupts, wait_for = iter([KeyboardInterrupt]), waits_on.wait_for
+
+    def broken_off(*about: Any) -> bool:
+        for error in interrupts:
+            raise error
+        return wait_for(*about)
+
+    monkeypatch.setattr(waits_on, "wait_for", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    assert isinstance(answer.exception(WAIT_S), Unavailable)
+    with closing(State(tmp_path)) as state:
+        assert state.waiting() == 1
+
+
+def test_ctrl_c_where_others_are_under_way_is_ctrl_c(node: FakeNode, tmp_path: Path) -> None:
+    client = client_of(node, tmp_path)
+    turns = client._parts.here().turns
+    other = Ticket()
+    other.thread = 0
+    turns.add(other)
+
+    def broken_off(end_ms: float) -> None:
+        raise KeyboardInterrupt
+
+    client._parts.here().publisher.finish = broken_off  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    turns.pop(other.place)
+    del client._parts.here().publisher.finish
+    client.close()
+    State(tmp_path).close()
 
 
 def test_ctrl_c_anywhere_in_a_loop_lets_the_thread_read_on(node: FakeNode) -> None:
