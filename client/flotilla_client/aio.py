@@ -1055,7 +1055,7 @@ class AsyncClient:
             await self._take(book, 0, None, 0, end_ms)
 
     async def _give_back_work(self, end_ms: float) -> None:
-        for book in tuple(self._session.books.values()):
+        for book in self._session.give_back():
             try:
                 await self._give_back(book, end_ms)
             except FlotillaError as error:

@@ -259,7 +259,7 @@ class Session:
         self._exchanges = 0
         self._name = f"{self._rng.getrandbits(64):016x}"
         self._joined: Joined
-        self._is_closed = False
+        self._is_closed = self._has_given_back = False
         self._recording: Recording | None = None
         self.state = open_state(directory, outbox_bytes_max)
         with self.closed_if_broken_off():
@@ -312,6 +312,17 @@ class Session:
         """Raise Closed once closing has begun."""
         if self._is_closed:
             raise Closed("the client is closed")
+
+    def give_back(self) -> Sequence[LeaseBook]:
+        """Let nobody say any more what becomes of work; return what is to be given back."""
+        self._has_given_back = True
+        return tuple(self.books.values())
+
+    def check_at_work(self) -> None:
+        """Raise Closed once work is given back, or closing has begun."""
+        if self._has_given_back:
+            raise Closed("the client is closed: what it was at work on is given back")
+        self.check_open()
 
     def check_going_on(self) -> None:
         """Raise the error of an operation that `close` overtakes; it may have happened.
@@ -603,7 +614,7 @@ class Session:
         idle_ms = None if idle is None else checks.milliseconds("idle", idle, 0, DEADLINE_MS_MAX)
         book = self.books.get((topic, group))
         if book is None:
-            book = LeaseBook(topic, group, now_ms, extender, self.check_open)
+            book = LeaseBook(topic, group, now_ms, extender, self.check_at_work)
             self.books[topic, group] = book
         wait_ms = int(min(MESSAGES_WAIT_MS, self.deadline_ms / GET_SLICES_MIN))
         return WorkLoop(book, settings, ack, prefetch, wait_ms, idle_ms)
@@ -1212,7 +1223,7 @@ class Client:
             self._run(take(self._operations, book, 0, None, 0), end_ms - now_ms())
 
     def _give_back_work(self, end_ms: float) -> None:
-        for book in tuple(self._session.books.values()):
+        for book in self._session.give_back():
             try:
                 self._give_back(book, end_ms)
             except FlotillaError as error:

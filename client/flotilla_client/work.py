@@ -117,8 +117,7 @@ class WorkItem:
 
     def ack(self) -> None:
         """Say that it is done: nobody is given it again. The cluster hears it soon."""
-        self._book.check_open()
-        self._book.settle(self, "ack", 0)
+        self._book.say(self, "ack", 0)
 
     def extend(self, lease: Duration | None = None) -> Any:
         """Keep it for `lease` (seconds or a timedelta) from now on; None: for as long as before.
@@ -132,8 +131,7 @@ class WorkItem:
 
     def nak(self, delay: Duration = 0) -> None:
         """Give it back: somebody is given it again, after `delay` (seconds or a timedelta)."""
-        self._book.check_open()
-        self._book.settle(self, "nak", milliseconds("delay", delay, 0, protocol.DELAY_MS_MAX))
+        self._book.say(self, "nak", milliseconds("delay", delay, 0, protocol.DELAY_MS_MAX))
 
 
 @dataclass(eq=False)
@@ -194,8 +192,15 @@ class LeaseBook:
             self.loop = loop
             return True
 
+    def say(self, item: WorkItem, kind: str, ms: int) -> None:
+        """Note what the application says of an item. Raises Closed, Forked."""
+        self.check_here()
+        with self._lock:  # or it might be given back in between
+            self.check_open()
+            self.settle(item, kind, ms)
+
     def settle(self, item: WorkItem, kind: str, ms: int) -> None:
-        """Note what the application says of an item; the first word counts. Raises Forked."""
+        """Note what becomes of an item; the first word counts. Raises Forked."""
         self.check_here()
         with self._lock:
             if not item.settled:

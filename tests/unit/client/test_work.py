@@ -639,6 +639,44 @@ def test_what_is_said_of_an_item_behind_the_end_of_its_client_raises(node: FakeN
             say()
 
 
+def test_what_is_said_of_an_item_that_a_close_gives_back_raises(node: FakeNode) -> None:
+    client = client_of(node)
+    client.subscribe("t")
+    client.publish("t", "1")
+    [item] = client.work("t", "g", ack="manual", idle=0)
+    run, said = client._run, list[type[BaseException]]()
+
+    def meanwhile(*about: Any) -> Any:
+        for say in (item.ack, item.nak, item.extend):
+            with pytest.raises(Closed) as raised:
+                say()
+            said.append(raised.type)
+        return run(*about)
+
+    client._run = meanwhile  # type: ignore[method-assign, assignment]
+    client.close()
+    assert (said, item.settled) == ([Closed] * 3, "nak")
+
+
+def test_what_is_said_of_an_item_that_an_asynchronous_close_gives_back_raises(
+    node: FakeNode,
+) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
+            await client.subscribe("t")
+            await client.publish("t", "1")
+            [item] = [item async for item in client.work("t", "g", ack="manual", idle=0)]
+            node.script(TAKE, "deaf")
+            closing = asyncio.create_task(client.close())
+            await asyncio.to_thread(node.await_requests, TAKE, 2)
+            for say in (item.ack, item.nak, item.extend):
+                with pytest.raises(Closed):
+                    say()
+            await closing
+
+    asyncio.run(work())
+
+
 def test_what_is_said_of_an_item_behind_the_end_of_its_asynchronous_client_raises(
     node: FakeNode,
 ) -> None:
