@@ -98,7 +98,7 @@ def fsync_times_ms(directory: Path, count: int = FSYNCS) -> list[float]:
 
 
 def loopback_times_ms() -> list[float]:
-    """Return round trips of a byte over the loopback device, the shortest first."""
+    """Return round trips of a byte over the loopback device, the shortest first. Raises OSError."""
     times = []
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -269,11 +269,23 @@ def examine_machine(directory: Path) -> list[Finding]:
                 "choose another directory, or mend this one's owner and mode",
             )
         )
-    loopback = loopback_times_ms()
-    findings.append(judge_round_trip("loopback", loopback))
+    round_trip_ms = 0.0
+    try:
+        loopback = loopback_times_ms()
+        findings.append(judge_round_trip("loopback", loopback))
+        round_trip_ms = quantile(loopback, 0.99)
+    except OSError as error:
+        findings.append(
+            Finding(
+                "loopback",
+                str(error),
+                "nothing on this machine reaches a node here by 127.0.0.1",
+                "`ip link set lo up`, or look at the firewall; is this a bare network namespace?",
+            )
+        )
     findings.append(judge_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE)))
     findings.append(judge_clock(clock_state()))
-    findings.append(suggestion(quantile(loopback, 0.99), fsync_ms))
+    findings.append(suggestion(round_trip_ms, fsync_ms))
     return findings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,19 @@ def wrong(**changes: Any) -> list[str]:
     rows = {name: status(name) for name in ("n1", "n2", "n3")}
     rows["n2"] = status("n2", **changes)
     return [finding.subject for finding in doctor.judge_statuses(rows) if not finding.is_well]
+
+
+def test_a_machine_without_a_loopback_device_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*about: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(doctor.socket, "create_connection", none)
+    found = {each.subject: each for each in doctor.examine_machine(tmp_path)}
+    assert "unreachable" in found["loopback"].found
+    assert not found["loopback"].is_well
+    assert "election time-outs" in found
 
 
 def test_a_cluster_that_is_well_is_well() -> None:
