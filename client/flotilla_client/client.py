@@ -267,6 +267,12 @@ class Session:
                 observer = self._recording = Recording(record)
             heard_by = Silent() if observer is None else observer
             self.operations = Operations(self.state, heard_by, new_nonce, self.name)
+            self.operations.taken_up = self._lose_leases
+
+    def _lose_leases(self) -> None:
+        """Take note that a new epoch has none of the leases of the one before."""
+        for book in tuple(self.books.values()):
+            book.lose_leases()
 
     def exchange(self, ask: Ask, end_ms: float) -> Exchange:
         """Return the retry machine for a request of an operation that gives up at `end_ms`."""

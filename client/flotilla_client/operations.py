@@ -173,6 +173,7 @@ class Operations:
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
         self.resending = ""  # the topic whose outbox is being sent by an opening
         self.resent: Callable[[], object] = lambda: None  # called when that is over
+        self.taken_up: Callable[[], object] = lambda: None  # called behind that: the epoch is new
         self._openings = 0  # of which the newest may say so
         # What opening waits for: the id is taken up, or what waited in the outbox sent again.
         self.opening: Exchange | None = None
@@ -276,6 +277,7 @@ class Operations:
             placed,
             patterns,
         )
+        self.taken_up()
         if is_first:
             for topic in subscriptions:
                 last_id = body.get("ends", {}).get(topic, protocol.INTEGER_MAX)

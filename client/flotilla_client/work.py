@@ -232,17 +232,29 @@ class LeaseBook:
     def lose(self) -> None:
         """Note that the cluster knows this client no more: what it had is given to others."""
         with self._lock:
-            said = (item for _, item, _ in (*self._pending.values(), *self._told.values()))
-            lost = {*self.given.values(), *self.hand, *said}
-            for item in lost:
-                item.settled = "lost"
-            for what in (self.given, self.hand, self._pending):
-                what.clear()
+            said = [item for _, item, _ in self._told.values()]
             self._asked, self._told, self._may_wait = None, {}, False
+            self._lose(said, "the cluster does not know this client any more")
+
+    def lose_leases(self) -> None:
+        """Note that this client has taken up its id anew: what it had is given to others.
+
+        A TAKE that is under way is asked again, and says of what it was to settle that it is lost.
+        """
+        with self._lock:
+            self._lose((), "this client has taken up its id anew")
+
+    def _lose(self, said: Iterable[WorkItem], why: str) -> None:
+        pending = (item for _, item, _ in self._pending.values())
+        lost = {*self.given.values(), *self.hand, *pending, *said}
+        for item in lost:
+            item.settled = "lost"
+        for what in (self.given, self.hand, self._pending):
+            what.clear()
         if lost:
             LOG.warning(
-                "the cluster does not know this client any more: %d publications of group %r of %r"
-                " that it had leased are given to others",
+                "%s: %d publications of group %r of %r that it had leased are given to others",
+                why,
                 len(lost),
                 self.group,
                 self.topic,

@@ -33,7 +33,7 @@ from flotilla_client.work import (
     make_group,
     take,
 )
-from tests.unit.fake_node import FakeNode, client_of, impatient
+from tests.unit.fake_node import FakeNode, client_of, impatient, nak
 
 LEASE_MS = 1_000
 
@@ -531,6 +531,29 @@ def test_an_answer_that_comes_behind_an_adoption_brings_nothing(bench: WorkBench
     bench.book.lose()
     assert bench.answer(6, 2) == set()
     assert bench.items() == []
+
+
+def test_a_new_epoch_has_none_of_the_leases_of_the_one_before(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.publish_many("t", ["1", "2", "3", "4"])
+        items = client.work("t", "g", ack="manual", prefetch=3, idle=0)
+        one, two = next(items), next(items)
+        one.ack()
+        client._operations.reopen()
+        client.topics()
+        assert [item.id for item in items] == [4]
+        two.ack()
+        assert [item.settled for item in (one, two)] == ["lost", "lost"]
+    assert {id_ for request in node.of_type(TAKE) for id_ in _said(request, "acks")} == set()
+
+
+def test_a_take_that_is_asked_again_by_a_new_epoch_brings_what_is_its_own(node: FakeNode) -> None:
+    with client_of(node) as client:
+        client.subscribe("t")
+        client.publish_many("t", ["1", "2"])
+        node.script(TAKE, nak("recovered"))
+        assert [item.id for item in client.work("t", "g", idle=0)] == [1, 2]
 
 
 class TakesOfNobody(AsyncClient):
