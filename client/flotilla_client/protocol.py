@@ -679,6 +679,8 @@ def _check_request_id(request: Request) -> None:
         if request.body["create"] is not True or not request.client_id:
             message = "`create` is true or false, of a client that names itself in `client_id`"
             raise ProtocolError("bad_request", message)
+        if not request.client_id.isprintable():  # operators see it, and have to be able to name it
+            raise ProtocolError("bad_request", "a client's id is printable text")
         checked["create"] = True
     request.body = checked
 

@@ -223,6 +223,9 @@ BAD_REQUESTS = {
     "a sequence that is true": _owned(SUB, sequence=True),
     "a sequence above what JSON readers agree on": _owned(SUB, sequence=INTEGER_MAX + 1),
     "a nonce that is a number": _owned(REQUEST_ID, nonce=1),
+    "a client of its own name with what a terminal obeys": _frames(
+        REQUEST_ID, client_id="c\x1b[2J", body={"create": True}
+    ),
     "PUT without a counter": _owned(PUT, publication="x"),
     "PUT with a counter below zero": _owned(PUT, counter=-1, publication="x"),
     "PUT of nothing": _owned(PUT, counter=1),
