@@ -401,7 +401,8 @@ def _troubles(rows: Mapping[str, Row]) -> Iterator[Finding]:
             yield Finding(
                 f"settings of {node} and {peer}",
                 both,
-                "what clients are refused, and how soon a leader is replaced, depends on who leads",
+                "what clients are refused, who may administrate, and how soon a leader is replaced,"
+                " depends on who leads",
                 "give all nodes the same, one after the other",
             )
         if row.get("full_topics"):

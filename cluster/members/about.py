@@ -24,6 +24,8 @@ from cluster.wire.messages import (
     MessageError,
 )
 
+Value = int | str  # of a setting
+ADMINS: Final = "admins"  # the setting that has names of others in it
 SETTINGS_MAX: Final = 256  # far above the number there are
 DIGESTS_MAX: Final = 64  # above what any node tells
 DIGEST_CHARACTERS_MAX: Final = 64
@@ -43,13 +45,13 @@ class Heard:
 class Facts:
     """What one node says.
 
-    `settings`: the numbers that should be the same on all nodes, by key. `seen`: when it last heard
+    `settings`: what should be the same on all nodes, by key. `seen`: when it last heard
     each member. `double`: what it knows of another process that claims the receiver's name.
     `advice`: why the receiver is no member yet. `http`: where the sender's page is. "" = nothing.
     `digests`: of the sender's state, by the index of the entry behind which it was so.
     """
 
-    settings: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, Value] = field(default_factory=dict)
     seen: Mapping[str, Heard] = field(default_factory=dict)
     double: str = ""
     advice: str = ""
@@ -58,9 +60,14 @@ class Facts:
 
 
 def encode(facts: Facts) -> About:
-    """Return the message that says these facts."""
+    """Return the message that says these facts.
+
+    Settings that are texts stand apart: versions before they were said refuse them among numbers.
+    """
+    numbers = {key: each for key, each in facts.settings.items() if type(each) is int}
+    texts = {key: each for key, each in facts.settings.items() if type(each) is str}
     seen = {name: [each.incarnation, each.silent_ms] for name, each in facts.seen.items()}
-    document: dict[str, Any] = {"settings": dict(facts.settings), "seen": seen}
+    document: dict[str, Any] = {"settings": numbers, "texts": texts, "seen": seen}
     document["double"] = facts.double[:TEXT_CHARACTERS_MAX]
     document["advice"] = facts.advice[:TEXT_CHARACTERS_MAX]
     document["http"] = facts.http[:TEXT_CHARACTERS_MAX]
@@ -79,7 +86,7 @@ def decode(message: About) -> Facts:
     if type(document) is not dict:
         raise MessageError("About is no JSON object")
     return Facts(
-        _settings(document.get("settings", {})),
+        _settings(document.get("settings", {})) | _texts(document.get("texts", {})),
         _seen(document.get("seen", {})),
         _text("double", document.get("double", "")),
         _text("advice", document.get("advice", "")),
@@ -88,18 +95,24 @@ def decode(message: About) -> Facts:
     )
 
 
-def differences(mine: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, list[int]]:
+def differences(mine: Mapping[str, Value], theirs: Mapping[str, Value]) -> dict[str, list[Value]]:
     """Return {key: [mine, theirs]} of the settings that both sides have and that differ."""
     common = sorted(mine.keys() & theirs)
     return {key: [mine[key], theirs[key]] for key in common if mine[key] != theirs[key]}
 
 
-def _settings(value: Any) -> dict[str, int]:
+def _settings(value: Any) -> dict[str, Value]:
     if type(value) is not dict or len(value) > SETTINGS_MAX:
         raise MessageError("About has `settings` that are none")
     if not all(type(each) is int for each in value.values()):
         raise MessageError("About has a setting that is no number")
     return value
+
+
+def _texts(value: Any) -> dict[str, Value]:
+    if type(value) is not dict or len(value) > SETTINGS_MAX:
+        raise MessageError("About has `texts` that are none")
+    return {key: _text(key, each) for key, each in value.items()}
 
 
 def _seen(value: Any) -> dict[str, Heard]:

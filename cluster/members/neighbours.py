@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from cluster.members import about
-from cluster.members.about import Facts, Heard
+from cluster.members.about import Facts, Heard, Value
 from cluster.members.handshake import Reports
 from cluster.members.peers import (
     Connected,
@@ -49,7 +49,7 @@ class Neighbours:
     def __init__(
         self,
         others: Collection[str],
-        settings: Mapping[str, int],
+        settings: Mapping[str, Value],
         peers: Peers,
         now: float,
         http: str = "",
@@ -62,7 +62,7 @@ class Neighbours:
         self._seen: dict[str, tuple[float, Mapping[str, Heard]]] = {}  # by who says so
         self._refusals: dict[str, tuple[float, int, str]] = {}
         self._advised: dict[str, str] = {}
-        self._differences: dict[str, dict[str, list[int]]] = {}
+        self._differences: dict[str, dict[str, list[Value]]] = {}
         self._http = http
         self._pages: dict[str, str] = {}  # of the others, kept while they are away
         self._reports = Reports()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from cluster.log.files import DISK, Files, exit_process
+from cluster.members.about import Value
 from cluster.members.catchup import SnapshotFetch, Worker
 from cluster.members.handshake import Reports
 from cluster.members.neighbours import Neighbours
@@ -75,7 +76,7 @@ class ReplicaSettings:
     admins: frozenset[str] = frozenset()
     traced: Traced | None = None
     quotas: Quotas = field(default_factory=Quotas)
-    announced: Mapping[str, int] = field(default_factory=dict)
+    announced: Mapping[str, Value] = field(default_factory=dict)
     in_force: Mapping[str, Any] = field(default_factory=dict)
     http: str = ""
     wall_ms: Callable[[], int] = lambda: 0

@@ -32,6 +32,7 @@ import click
 from cluster.keys.directory import KeysDirectory, KeysError
 from cluster.log.files import EXIT_STATUS, Files
 from cluster.log.segments import JournalError
+from cluster.members.about import ADMINS, TEXT_CHARACTERS_MAX
 from cluster.members.identity import DirectoryLock, Identity, IdentityError
 from cluster.members.membership import ReplacedError, hello_of
 from cluster.members.peers import PeerPort
@@ -494,7 +495,8 @@ def _replica_settings(
         traced=traced,
         wall_ms=lambda: time.time_ns() // 1_000_000,
         quotas=Quotas(**asdict(settings.quotas)),
-        announced={
+        announced={ADMINS: ",".join(settings.admins)[:TEXT_CHARACTERS_MAX]}
+        | {
             f"{section}.{key}": value
             for section in ("raft", "limits", "quotas")
             for key, value in asdict(getattr(settings, section)).items()

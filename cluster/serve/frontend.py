@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cluster.log.journal import Journal
+from cluster.members.about import ADMINS
 from cluster.members.peers import BULK_BYTES_LONG_REPLIES, BULK_BYTES_SERVED, Peers
 from cluster.raft.raft import Raft
 from cluster.serve.broker import RETRY_AFTER_MS, Answer, Broker, Route
@@ -170,13 +171,19 @@ class Frontend:
     def _status_for(self, principal: str | None) -> dict[str, Any]:
         """Return the status, without names of others for who may not see what belongs to others."""
         body = self.status()
-        if not body.get("damage") or principal is None or self.lead is None:
+        if principal is None or self._may_observe(principal):
             return body
-        everything = Request(INSPECT, "", body={"what": CLIENTS})
-        if self.lead.broker.forbidden(principal, everything) is not None:
-            shown = [{k: v for k, v in each.items() if k != "row"} for each in body["damage"]]
-            body["damage"] = shown
+        if "damage" in body:
+            body["damage"] = [_without(each, "row") for each in body["damage"]]
+        if "settings_differ" in body:
+            shown = {peer: _without(each, ADMINS) for peer, each in body["settings_differ"].items()}
+            body["settings_differ"] = {peer: each for peer, each in shown.items() if each}
         return body
+
+    def _may_observe(self, principal: str) -> bool:
+        """Return whether this node's own state lets somebody see what belongs to others."""
+        everything = Request(INSPECT, "", body={"what": CLIENTS})
+        return self.lead is not None and not self.lead.broker.forbidden(principal, everything)
 
     def _tell_settings(self, route: bytes, request: Request, principal: str | None) -> None:
         """Answer with this node's settings whom its own state lets observe, as STATUS does."""
@@ -452,6 +459,10 @@ class Frontend:
 def _reply(answer: Answer, node: str, leader: str, term: int) -> Reply:
     body, data = answer.body, answer.data
     return Reply(answer.type, answer.request_id, node, leader, term, body, answer.lengths, data)
+
+
+def _without(row: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != key}
 
 
 def _levels(build: Build) -> list[int]:

@@ -309,13 +309,17 @@ def test_settings_that_differ_are_told_once(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster") as cluster:
         cluster.create(3, port=0)
         config = cluster.directory / "n3" / "node.toml"
-        config.write_text(config.read_text() + "raft.heartbeat_ms = 70\nlimits.relays_max = 9\n")
+        config.write_text(
+            config.read_text() + "raft.heartbeat_ms = 70\nlimits.relays_max = 9\nadmins = []\n"
+        )
         cluster.start_all()
         cluster.wait_for_leader()
         logs = {name: cluster.log_file(name) for name in cluster.endpoints()}
         until(lambda: all(lines(log, "settings_differ") for log in logs.values()), cluster.tails())
         time.sleep(1.5)  # three signs of life later it is still said once a peer
-        differing = {"raft.heartbeat_ms": [80, 70], "limits.relays_max": [4096, 9]}
+        differing = {
+            "raft.heartbeat_ms": [80, 70], "limits.relays_max": [4096, 9], "admins": ["admin", ""]
+        }  # fmt: skip
         for name in ("n1", "n2"):
             (said,) = lines(logs[name], "settings_differ")
             assert (said["level"], said["peer"]) == ("warning", "n3")

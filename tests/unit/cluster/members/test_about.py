@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from cluster.members import about
@@ -19,8 +20,9 @@ from cluster.wire.messages import (
 )
 
 FACTS = Facts(
-    {"raft.heartbeat_ms": 80}, {"a": Heard("inc", 120)}, "double", "advice", "http://10.0.0.1:7201"
-)
+    {"raft.heartbeat_ms": 80, "admins": "admin,ops"}, {"a": Heard("inc", 120)}, "double", "advice",
+    "http://10.0.0.1:7201",
+)  # fmt: skip
 
 
 class NoPeers:
@@ -33,7 +35,7 @@ class NoPeers:
         return "" if name == "c" else f"{name} is away"
 
 
-def neighbours(**settings: int) -> Neighbours:
+def neighbours(**settings: int | str) -> Neighbours:
     return Neighbours(["b", "c"], settings, NoPeers(), 100.0)  # type: ignore[arg-type]
 
 
@@ -67,7 +69,8 @@ def test_keys_of_later_versions_are_skipped() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", '{"settings": []}', '{"settings": {"x": "1"}}', '{"seen": [1]}', '{"advice": 1}',
+    ["", "[]", '{"texts": []}', '{"texts": {"x": 1}}', '{"texts": {"x": "' + "x" * 1025 + '"}}',
+     '{"settings": []}', '{"settings": {"x": "1"}}', '{"seen": [1]}', '{"advice": 1}',
      '{"seen": {"a": ["i"]}}', '{"seen": {"a": ["i", -1]}}', '{"seen": {"a": [1, 1]}}',
      '{"double": "' + "x" * 1025 + '"}',
      '{"settings": {' + ",".join(f'"{n}": 1' for n in range(300)) + "}}"],
@@ -103,6 +106,14 @@ def test_settings_that_differ_are_told_once_a_peer_and_change() -> None:
     assert (fields["level"], fields["mine_and_theirs"]) == ("warning", {"y": [2, 6]})
     ((_, fields),) = mine.take("b", Facts({"y": 2}), 102.0)
     assert (fields["level"], fields["mine_and_theirs"]) == ("info", {})
+
+
+def test_admins_that_differ_are_told_and_peers_of_before_hear_numbers_alone() -> None:
+    mine = neighbours(x=1, admins="admin")
+    ((_, fields),) = mine.take("b", Facts({"x": 1, "admins": "admin,ops"}), 100.0)
+    assert fields["mine_and_theirs"] == {"admins": ["admin", "admin,ops"]}
+    assert mine.take("c", Facts({"x": 1}), 100.0) == []
+    assert orjson.loads(about.encode(FACTS).facts)["settings"] == {"raft.heartbeat_ms": 80}
 
 
 def test_a_member_is_silent_when_neither_this_node_nor_a_witness_hears_it() -> None:

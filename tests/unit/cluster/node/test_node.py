@@ -168,6 +168,7 @@ def test_what_is_set_for_raft_reaches_the_replica_and_its_connections(
     assert made[0]["takeover_ms"] == 4505
     assert replica.takeover_s == 4.505
     assert replica.timing == Timing(0.401, 0.802, 0.103, 1.304)
+    assert (replica.announced["raft.heartbeat_ms"], replica.announced["admins"]) == (103, "admin")
 
 
 # --- turns ---

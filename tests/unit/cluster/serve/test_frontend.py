@@ -389,6 +389,19 @@ def test_the_status_of_a_damaged_node_names_nobody_to_who_may_not_observe(
     assert bench.replies()[0].body["damage"] == [damage]
 
 
+def test_the_status_names_the_administrators_that_differ_to_who_may_observe(
+    bench: FrontendBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    differing = {"a": {"admins": ["boss", "chief"]}, "c": {"x": [1, 2], "admins": ["boss", ""]}}
+    monkeypatch.setattr(bench.front, "status", lambda: {"settings_differ": dict(differing)})
+    said = Refused("unauthorized", "shop lacks `observe`", {"needs": "observe"})
+    bench.broker.forbidden = lambda principal, request: said if principal == "shop" else None
+    for principal, shown in (("shop", {"c": {"x": [1, 2]}}), ("board", differing)):
+        bench.front.principal_of = lambda route, name=principal: name  # type: ignore[misc]
+        bench.ask("r1", STATUS)
+        assert bench.replies()[0].body["settings_differ"] == shown
+
+
 def test_a_node_shows_its_settings_to_who_may_observe_by_its_own_state(
     bench: FrontendBench,
 ) -> None:
