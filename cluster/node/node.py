@@ -79,6 +79,9 @@ _REBUILD: Final = (
     "If it can't be read any more, move the data directory away and start the node with an empty "
     "one: it copies the state from the others and is readmitted."
 )
+_MAKE_ROOM: Final = (
+    "Make room there and start the node: nothing is damaged, and its data directory is to stay."
+)
 EXIT_LEVEL: Final = 76  # EX_PROTOCOL: this build can't take part in its cluster
 _EVICTED: Final = (
     "If the other process is the right one, remove this data directory. If this one is, stop the "
@@ -573,7 +576,8 @@ def commands(context: click.Context, path: Path | None) -> None:
         _exit(EXIT_EVICTED, f"{error}. {_EVICTED}")
     except OSError as error:
         log.exception("disk_failed")
-        _exit(EXIT_STATUS, f"a disk or file failed this node: {error}. {_REBUILD}")
+        way_out = _MAKE_ROOM if error.errno == errno.ENOSPC else _REBUILD
+        _exit(EXIT_STATUS, f"a disk or file failed this node: {error}. {way_out}")
     except Exception:
         # Fail-stop: a replica that could not apply an entry must not go on voting. Nothing is
         # sent or synced on the way out; the supervisor starts the node again from its disk.

@@ -10,6 +10,7 @@ is what makes an entry durable. docs/decisions/0004-store.md has the reasoning.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sqlite3
@@ -504,9 +505,11 @@ def disk_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _OF_THE_DISK:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code not in _OF_THE_DISK:
             raise
-        raise OSError(f"the store's database: {error}") from error
+        numbers = (errno.ENOSPC,) if code == sqlite3.SQLITE_FULL else ()
+        raise OSError(*numbers, f"the store's database: {error}") from error
 
 
 def connect(path: Path, busy_ms_max: int) -> sqlite3.Connection:

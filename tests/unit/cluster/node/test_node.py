@@ -198,7 +198,20 @@ def test_who_is_told_to_stop_again_and_again_ends_as_soon(monkeypatch: pytest.Mo
 # --- starting ---
 
 
-def started(directory: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+# As a node whose store is opened where no page is left.
+ON_A_FULL_DISK = """
+import sqlite3
+from cluster.node import node
+def fill(*_):
+    database = sqlite3.connect(":memory:")
+    database.execute("PRAGMA max_page_count = 1")
+    database.execute("CREATE TABLE t (x)")
+node.Node = fill
+node.main()
+"""
+
+
+def started(directory: Path, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a node that cannot start; return how it ended."""
     values = {
         "cluster_id": "c",
@@ -211,7 +224,7 @@ def started(directory: Path, **settings: str) -> subprocess.CompletedProcess[str
     file = directory / "node.toml"
     file.write_text("".join(f'{key} = "{value}"\n' for key, value in values.items()))
     return subprocess.run(
-        [sys.executable, "-m", "cluster", "--config", str(file)],
+        [sys.executable, *(command or ("-m", "cluster")), "--config", str(file)],
         capture_output=True,
         text=True,
         timeout=ENOUGH_S,
@@ -274,6 +287,13 @@ def test_a_store_whose_disk_fails_is_a_failed_disk_and_no_defect(tmp_path: Path)
     assert ended.returncode == 74
     last = ended.stderr.splitlines()[-1]
     assert "a disk or file failed this node: the store's database: attempt to write" in last
+
+
+def test_a_full_disk_is_to_be_given_room_and_no_replica_to_be_removed(tmp_path: Path) -> None:
+    last = started(tmp_path, "-c", ON_A_FULL_DISK).stderr.splitlines()[-1]
+    assert "disk is full" in last
+    assert "Make room" in last
+    assert "empty one" not in last
 
 
 # --- garbage collections --------------------------------------------------------------------------
