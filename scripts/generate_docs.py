@@ -153,7 +153,7 @@ SETTING_LIMITS: Final = (
     (
         "entries that a leader appends ahead of the majority",
         "uncommitted_entries_max",
-        "requests wait",
+        "`overloaded`",
     ),
     ("requests of one connection without a reply", "client_queue_max", "the connection waits"),
     (
@@ -282,7 +282,7 @@ HTTP_LIMITS: Final = (
     ("open pages", http, "LISTENERS_MAX", "503"),
     ("a request's line and headers", http, "REQUEST_BYTES_MAX", "431"),
     ("rows of topics or subscriptions in an answer", pages, "ROWS_MAX", "the next ones follow"),
-    ("publications in an answer", reading, "COUNT_MAX", "the next ones follow"),
+    ("publications in an answer", reading, "COUNT_MAX", "400"),
     ("subscriptions that are listed", survey, "SUBSCRIPTIONS_KEPT_MAX", "those furthest behind"),
     ("topics with series of their own", metrics, "TOPICS_SHOWN_MAX", "the rest is summed"),
     ("subscriptions with such", metrics, "SUBSCRIPTIONS_SHOWN_MAX", "the rest is summed"),

@@ -120,7 +120,8 @@ environment:
 
 exit codes:
   0    done
-  1    get: nothing new; shell: a command of a script failed
+  1    get, read, work: nothing new; doctor: something is wrong; admin checkpoint: not on all
+       nodes; shell: a command of a script failed
   2    wrong usage
   3    refused: it did not happen (unknown topic, not subscribed, too large, ...); put: not
        stored, as nobody subscribes to the topic (--allow-unheard: 0)

@@ -247,7 +247,7 @@ _plain("client_connections_closed", COUNTER, "Connections of clients that the no
        lambda view: view.past.closed)  # fmt: skip
 _plain("client_unread_bytes", GAUGE, "Replies that clients have not taken yet.",
        lambda view: view.sample.unread_bytes)  # fmt: skip
-_plain("clients", GAUGE, "Client ids that the cluster has given.", _store("clients"))
+_plain("clients", GAUGE, "Clients that the cluster knows.", _store("clients"))
 _plain("clients_silent", GAUGE, "Clients that are forgotten soon; on the leader.",
        _status("clients_silent"))  # fmt: skip
 _plain("clients_forgotten", COUNTER, "Clients that were forgotten because they were silent.",
@@ -265,7 +265,7 @@ _plain("publications_delivered", COUNTER, "Publications that this node has read 
        lambda view: view.sample.delivered[0])  # fmt: skip
 _plain("publications_delivered_bytes", COUNTER, "Their bytes.",
        lambda view: view.sample.delivered[1])  # fmt: skip
-_plain("topics", GAUGE, "Topics with a subscriber.", _store("topics"))
+_plain("topics", GAUGE, "Topics that have a subscriber or a policy.", _store("topics"))
 _plain("topics_ever", GAUGE, "Names of topics ever used, of 8,388,607 that there may be.",
        _store("topic_names"))  # fmt: skip
 _plain("topics_full", GAUGE, "Topics to which PUTs were refused in the last 10 s (backlog_full).",
