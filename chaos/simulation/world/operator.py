@@ -46,6 +46,7 @@ OPEN_S: Final = 0.5  # between two looks whether everybody may do everything aga
 INSTALL_S: Final = 1.0  # until somebody has installed what a node said that it takes
 EVICTED_S_MAX: Final = 10.0  # to apply the entry, to be refused, and to learn of it
 FLAP_S: Final = 3.0  # a node that flaps runs and is down for so long
+EMPTIED_S: Final = 1.0  # behind its end somebody who was condemned begins anew
 BROKEN_HOWS: Final = ("down", "paused", "cut", "mute", "deaf", "flaps")
 
 
@@ -56,7 +57,9 @@ class Operator:
         self.broken: dict[str, str] = {}
         self._world = world
         self._members: set[str] = set()  # nodes that ever were
-        self._fetched: dict[str, str] = {}  # who has a copy at hand -> of whose state
+        self._false_from: dict[str, int] = {}  # node -> its applied index as it was falsified
+        self._fetched: dict[str, tuple[str, int]] = {}  # who has a copy -> of whom, its index
+        self._faults_are_over = False
         self._unsound: set[str] = set()  # nodes that lost what they had, or may when they restart
         self._faulty_max = (world.plan.nodes - 1) // 2
         self._asked = 0
@@ -146,12 +149,15 @@ class Operator:
             return
         self._note_damage(found, FALSIFIED)
         member.store.audit._digest = FALSIFIED
+        self._false_from.setdefault(node, member.store.applied_index)
         self._world.emit("falsifying", node=node, index=member.store.applied_index)
 
     def _note_copy(self, node: str) -> None:
-        source = self._world.machine(self._fetched[node])
-        if FALSIFIED in source.disk_faults:
+        name, index = self._fetched[node]
+        source, false_from = self._world.machine(name), self._false_from.get(name, index)
+        if FALSIFIED in source.disk_faults and index > false_from:
             self._world.machine(node).disk_faults.append(FALSIFIED)
+            self._false_from[node] = false_from
 
     def _flip_row(self, node: SimNode, rng: Random) -> None:
         """Flip a bit of a row; its process has to run, as it is done by SQLite."""
@@ -181,20 +187,27 @@ class Operator:
         if kind == "founded":
             self._members.add(fields["node"])
         elif kind == "copy_fetched":
-            self._fetched[fields["node"]] = fields["about"]
+            self._fetched[fields["node"]] = fields["about"], fields["index"]
         elif kind == "snapshot_installed":
             self._note_copy(fields["node"])
         elif kind == "readmitted":
             self._unsound.discard(member_of(fields["node"]))
             self._note_copy(fields["node"])
+        elif kind == "emptied":
+            self._false_from.pop(fields["node"], None)
         elif kind == "node_failed" and fields["error"] == "CondemnedState":
-            self._unsound.add(member_of(fields["node"]))
+            self._note_condemned(member_of(fields["node"]))
         elif kind == "admitting":
             self._note_proposal(fields["about"], fields["incarnation"])
         elif kind in ("fault", "ended") and self._copies:
             self._end_copies()
         elif kind == "node_failed" and fields["error"] == "UnsupportedLevel":
             self._world.after(INSTALL_S, lambda: self._install_next(fields["node"]))
+
+    def _note_condemned(self, member: str) -> None:
+        self._unsound.add(member)
+        if self._faults_are_over:
+            self._world.after(EMPTIED_S, lambda: self.restart(member))
 
     # --- programs ---------------------------------------------------------------------------------
 
@@ -400,6 +413,7 @@ class Operator:
                     self.install(name, "next")
         for machine in list(world.doubles.values()):
             self._end_last_double(machine, machine.member in broken)
+        self._faults_are_over = True
         spoiled = DAMAGES if most_are_falsified(world) else SPOILED
         for name, node in world.nodes.items():
             node.disk.calm()
