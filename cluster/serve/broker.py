@@ -846,6 +846,8 @@ class Broker:
             self._offer(key, self.store.idle.log_ms)
         for topic in self.store.take_entered():
             self._wake(topic)
+        for client_id in self.store.patterns.take_missing():
+            self._awaken([self._parked_any.pop(client_id, {})])
         if not authors:
             return
         assert len(outcomes) == len(authors), (index, len(outcomes), len(authors))

@@ -65,6 +65,7 @@ class Patterns:
         self._root = _TreeNode()
         self._found: dict[str, list[Pattern]] = {}  # by name, of names that were looked for
         self._dirty: dict[tuple[int, str], Pattern | None] = {}  # None: gone
+        self._missing: set[str] = set()  # see take_missing
         self.count = 0
         for client, text, record, crc, client_id in database.query(_PATTERNS):
             database.verify(crc, (client, text, record))
@@ -191,6 +192,13 @@ class Patterns:
         if not pattern.missed:
             pattern.missed = topic
             self._dirty[pattern.client, pattern.text] = pattern
+            self._missing.add(pattern.client_id)
+
+    def take_missing(self) -> list[str]:
+        """Return, once, the clients that have to hear that a pattern of theirs has missed one."""
+        missing = sorted(self._missing)
+        self._missing.clear()
+        return missing
 
     def flush(self) -> None:
         """Write what changed, in the open transaction."""

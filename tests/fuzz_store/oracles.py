@@ -201,6 +201,7 @@ class StoreTrial:
         store.take_entered()
         store.take_successor()
         store.groups.take_stirred()
+        store.patterns.take_missing()
 
     def compare(self) -> None:
         """Compare all of both stores, with one another and with the reference."""

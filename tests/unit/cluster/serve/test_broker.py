@@ -1371,3 +1371,20 @@ def test_who_waits_for_a_topic_hears_at_once_that_the_pattern_is_gone_that_broug
     timed.ask(kind, "x.*", **body)
     assert [code_of(answer) for answer in timed.turn()] == ["ACK", "uncertain"]
     assert timed.broker.load()["publication"] == 1
+
+
+def test_who_waits_for_any_topic_hears_at_once_that_there_was_no_room_for_one(
+    tmp_path: Path,
+) -> None:
+    bench = BrokerBench(tmp_path)
+    bench.store.commit()
+    bench.store.close()
+    path, limits = tmp_path / "store.db", Limits(subscriptions_per_client_max=1)
+    bench.store = bench.broker.store = Store.open(path, {}, limits)
+    index = bench.store.applied_index + 1
+    bench.store.apply(index, 1, commands.encode(0, [Raise(LEVEL_OF_TOPICS)]))
+    bench.ask(SUB, "x.*")
+    bench.ask(GET, wait_ms=1000, last_ids={})
+    assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
+    bench.ask(PUT, "x.1", counter=1, publication="p")
+    assert [code_of(answer) for answer in bench.turn()] == ["ACK", "too_many"]
