@@ -842,12 +842,7 @@ class Broker:
                 self._put_bytes_of[waiting.principal] -= waiting.put_bytes
                 if not self._put_bytes_of[waiting.principal]:
                     del self._put_bytes_of[waiting.principal]
-        for key in self.store.groups.take_stirred():
-            self._offer(key, self.store.idle.log_ms)
-        for topic in self.store.take_entered():
-            self._wake(topic)
-        for client_id in self.store.patterns.take_missing():
-            self._awaken([self._parked_any.pop(client_id, {})])
+        self._hear_of_news()
         if not authors:
             return
         assert len(outcomes) == len(authors), (index, len(outcomes), len(authors))
@@ -863,6 +858,16 @@ class Broker:
                 self._offer(leases.key_of(waiting.request), self.store.idle.log_ms)
         for topic in sorted(news):  # a set's order is another one in every process
             self._wake(topic)
+
+    def _hear_of_news(self) -> None:
+        """Have those served who wait for what the entry brought, whoever had asked for that."""
+        store = self.store
+        for key in store.groups.take_stirred():
+            self._offer(key, store.idle.log_ms)
+        for topic in store.take_entered():
+            self._wake(topic)
+        for client_id in store.patterns.take_missing():
+            self._awaken([self._parked_any.pop(client_id, {})])
 
     def _awaited(self, name: str) -> list[str]:
         """Return the topic of that name; where it is a pattern, also those that GETs wait for."""

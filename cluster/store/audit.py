@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from cluster.store.commands import OfPatterns, Operation, Put, Take
 from cluster.store.outcomes import Done, Outcome, Refused
-from cluster.store.tables import Database
+from cluster.store.tables import Database, plain
 from cluster.store.topics import Topic, Topics
 from cluster.wire.levels import LEVEL_OF_AUDIT
 
@@ -63,8 +63,8 @@ class Audit:
         self._add((index, term, log_ms, done, row_crcs))
 
     def _add(self, what: Any) -> None:
-        text = f"{self._digest}{what!r}".encode()
-        self._digest = blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
+        text = self._digest + plain(repr(what))
+        self._digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
     def look(self, index: int, topics: Topics) -> None:
         """Take in some rows of the state, and keep the digest of an agreed index.

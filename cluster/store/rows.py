@@ -31,7 +31,7 @@ from cluster.store.tables import (
     TIMED_TABLES,
     TOPIC_SHIFT,
     CorruptStore,
-    row_crc,
+    is_row,
     timed,
 )
 
@@ -140,7 +140,7 @@ def check_rows(path: Path, connection: sqlite3.Connection, read: Callable[[int],
 
 
 def _is_whole(crc: Any, values: tuple[Any, ...], blobs: tuple[Any, ...]) -> bool:
-    return all(type(blob) is bytes for blob in blobs) and crc == row_crc(values, b"".join(blobs))
+    return all(type(blob) is bytes for blob in blobs) and is_row(crc, values, b"".join(blobs))
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import sqlite3
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -368,7 +370,7 @@ class Database:
 
     def verify(self, crc: int, row: tuple[int | str | bytes, ...], blob: bytes = b"") -> None:
         """Raise CorruptStore unless `crc` is the checksum that the row was written with."""
-        if crc != row_crc(row, blob):
+        if not is_row(crc, row, blob):
             raise CorruptStore(self.path, f"checksum of the row {row}")
 
     def make_times(self) -> None:
@@ -664,7 +666,7 @@ def read_recoveries(path: Path, connection: sqlite3.Connection) -> list[Recovery
     rows = connection.execute("SELECT number, name, crc FROM recoveries ORDER BY number").fetchall()
     settled: dict[int, dict[str, int]] = {number: {} for number, _, _ in rows}
     for number, topic, last_id, crc in connection.execute("SELECT * FROM settled"):
-        if crc != row_crc((number, topic, last_id)) or number not in settled:
+        if not is_row(crc, (number, topic, last_id)) or number not in settled:
             raise CorruptStore(path, f"checksum of the settled id of {topic!r}")
         settled[number][topic] = last_id
     for number, name, crc in rows:
@@ -763,7 +765,39 @@ CHECKED: Final = (
 
 def row_crc(row: tuple[int | str | bytes, ...], blob: bytes = b"") -> int:
     """Return the CRC-32 of a row: SQLite itself doesn't notice a flipped bit."""
-    return zlib.crc32(blob, zlib.crc32(repr(row).encode()))
+    return _crc(plain(repr(row)), blob)
+
+
+def is_row(crc: int, row: tuple[int | str | bytes, ...], blob: bytes = b"") -> bool:
+    """Return whether `crc` is the checksum that a row was written with.
+
+    Earlier builds took the row as their Python said it.
+    """
+    return crc == row_crc(row, blob) or crc == _crc(repr(row), blob)
+
+
+def _crc(text: str, blob: bytes) -> int:
+    return zlib.crc32(blob, zlib.crc32(text.encode()))
+
+
+def plain(text: str) -> str:
+    """Return what `repr` said as each Python says it.
+
+    It escapes characters that its Unicode does not know. A later one knows some of them, and nodes
+    of both, or one node before and behind an upgrade, have to agree.
+    """
+    if "\\u" in text or "\\U" in text:
+        return _ESCAPE.sub(_unescaped, text)
+    return text
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code = found[1] or found[2]
+    character = chr(int(code, 16)) if code else ""
+    return character if character and unicodedata.category(character) == "Cn" else found[0]
+
+
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8})|.)")
 
 
 def timed(row: tuple[int | str, ...]) -> tuple[int | str, ...]:

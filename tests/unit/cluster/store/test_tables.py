@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -9,13 +10,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import unicodedata
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.store import tables
+from cluster.store import audit, snapshots, tables
+from cluster.store.audit import DIGEST_BYTES, Audit
 from cluster.store.commands import (
     Admit,
     Put,
@@ -24,6 +28,7 @@ from cluster.store.commands import (
     encode,
 )
 from cluster.store.store import CorruptStore, Store
+from cluster.wire.levels import LEVEL_OF_AUDIT
 from flotilla_client.protocol import pack
 from tests.unit.model_store import (
     MEMBERS,
@@ -31,6 +36,15 @@ from tests.unit.model_store import (
     random_payloads,
 )
 from tests.unit.store_bench import Bench, lose_the_last_of_three_rows, replay
+
+# No Unicode of this Python's knows it; that of one to come may, and prints it.
+NEW_LETTER = next(chr(each) for each in range(0x370, 0x400) if not chr(each).isprintable())
+ESCAPED = repr(NEW_LETTER)[1:-1]
+
+
+def as_a_later_python(value: object) -> str:
+    return repr(value).replace(ESCAPED, NEW_LETTER)
+
 
 # --- crashes and damage ---------------------------------------------------------------------------
 
@@ -332,3 +346,58 @@ def test_a_database_that_can_have_no_wal_is_refused(
     monkeypatch.setattr(sqlite3, "connect", without_shared_memory)
     with pytest.raises(OSError, match="has no WAL: its file system can't share memory"):
         tables.connect(path, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("writes", "reads"),
+    [(repr, as_a_later_python), (as_a_later_python, repr)],
+    ids=["later", "earlier"],
+)
+def test_a_store_is_read_by_a_python_that_knows_other_characters(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writes: Callable[[object], str],
+    reads: Callable[[object], str],
+) -> None:
+    assert unicodedata.category(NEW_LETTER) == "Cn"
+    assert ESCAPED != NEW_LETTER
+    monkeypatch.setattr(tables, "repr", writes, raising=False)
+    bench = Bench.started(tmp_path / "store.db")
+    bench.ok(Register(f"c{NEW_LETTER}", True, 1, f"n{NEW_LETTER}"))
+    bench.ok(Subscribe(f"c{NEW_LETTER}", None, f"t{NEW_LETTER}", None))
+    bench.put(1, b"x", topic=f"t{NEW_LETTER}")
+    monkeypatch.setattr(tables, "repr", reads)
+    bench.restart()
+    assert bench.get(f"c{NEW_LETTER}", topic=f"t{NEW_LETTER}") == [b"x"]
+    snapshots.make_copy(bench.path, tmp_path / "copy.db")  # looks at every row
+
+
+def test_a_row_is_read_whose_checksum_is_of_how_this_python_prints_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So earlier builds have written them."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(tables, "plain", str)
+        bench = Bench.started(tmp_path / "store.db")
+        bench.ok(Register(f"c{NEW_LETTER}", True, 1, "n"))
+    bench.restart()
+    snapshots.make_copy(bench.path, tmp_path / "copy.db")
+
+
+def test_what_is_printed_alike_by_all_pythons_stays_as_it_is() -> None:
+    values = ("a\n\\u0378'\"", "\\\\u0378", "ü \u200b\ud800\x85", b"\\u0378\xff", 7)
+    assert tables.plain(repr(values)) == repr(values)
+
+
+def test_a_digest_is_the_same_whatever_characters_a_python_knows(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = []
+    for prints in (repr, as_a_later_python):
+        monkeypatch.setattr(audit, "repr", prints, raising=False)
+        kept = Audit(bench.store._database, LEVEL_OF_AUDIT)
+        kept._add([f"t{NEW_LETTER}"])
+        digests.append(kept.row())
+    text = f"['t{NEW_LETTER}']".encode()
+    expected = hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
+    assert digests == [(expected, "", "")] * 2
