@@ -949,11 +949,15 @@ class AsyncClient:
     ) -> Delivery | None:
         readers = self._readers
         self._session.check_open()
-        with readers.reading(reader):
-            for steps, deadline_ms_max in gets:
-                delivery = readers.hand_over(reader, await self._read(steps, deadline_ms_max))
-                if delivery is not None:
-                    return delivery
+        try:
+            with readers.reading(reader):
+                for steps, deadline_ms_max in gets:
+                    delivery = readers.hand_over(reader, await self._read(steps, deadline_ms_max))
+                    if delivery is not None:
+                        return delivery
+        except BaseException:  # ctrl-C, behind the hand-over as well
+            reader.is_broken_off = True
+            raise
         return None
 
     def messages(

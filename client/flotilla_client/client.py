@@ -1105,11 +1105,15 @@ class Client:
         gets, readers = self._session.get(topic, max_count, idle_ms, timeout), self._readers
         self._session.check_open()
         reader = Reader(this_thread(), topic, ack)
-        with readers.reading(reader):
-            for steps, deadline_ms_max in gets:
-                delivery = readers.hand_over(reader, self._run(steps, deadline_ms_max))
-                if delivery is not None:
-                    return delivery
+        try:
+            with readers.reading(reader):
+                for steps, deadline_ms_max in gets:
+                    delivery = readers.hand_over(reader, self._run(steps, deadline_ms_max))
+                    if delivery is not None:
+                        return delivery
+        except BaseException:  # ctrl-C, behind the hand-over as well
+            reader.is_broken_off = True
+            raise
         return None
 
     def messages(

@@ -193,8 +193,9 @@ class Reader:
     """Who reads `scope` (a topic, None: any): one `get`, or a loop over `messages`.
 
     `is_over`: no more; what a loop has in hand then comes again. Set without a lock, as a loop may
-    be left in a finalizer. Of a loop, `batch`: which ids of `delivery`, which a GET has brought of
-    `topic`, were not handed over.
+    be left in a finalizer. `is_broken_off`: a `get` that was, so that nobody has what it was to
+    return. Of a loop, `batch`: which ids of `delivery`, which a GET has brought of `topic`, were
+    not handed over.
     """
 
     owner: Owner
@@ -202,6 +203,7 @@ class Reader:
     ack: Ack
     is_loop: bool = False
     is_over: bool = False
+    is_broken_off: bool = False
     topic: str = ""
     delivery: Delivery | None = None
     batch: deque[int] = field(default_factory=deque)
@@ -220,7 +222,8 @@ class Reader:
 
     def has_left(self) -> bool:
         """Return whether it will not come back for what it has in hand."""
-        return (self.is_loop and self.is_over) or self.owner.has_ended()
+        is_left = self.is_broken_off or (self.is_loop and self.is_over)
+        return is_left or self.owner.has_ended()
 
 
 @dataclass(slots=True, eq=False)
@@ -380,7 +383,8 @@ class Readers:
         with self._lock, self._state.turn():
             for name, hand in tuple(self._hands.items()):
                 reader = hand.reader
-                if topic in (None, name) and reader.is_of(owner) and not reader.is_loop:
+                is_its = reader.is_of(owner) and not (reader.is_loop or reader.is_broken_off)
+                if topic in (None, name) and is_its:
                     self._done(name, hand, durable)
 
     def done(self, reader: Reader, durable: bool = True) -> None:

@@ -13,13 +13,16 @@ is over, once, and is left out if it is somebody else's by then.
 A TAKE that got no answer is sent again with its number, before any other: the cluster carries out
 each number once. Who leaves waits for nothing then: what comes would be given to nobody. An earlier
 attempt may wait at a node still; a higher number ends that.
+
+Ctrl-C may end a change between any two calls. So each one that needs several is made at one stroke,
+in an assignment, and what it was made of stays until then: it is made again.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, get_args
@@ -136,7 +139,7 @@ class WorkItem:
 
 @dataclass(eq=False)
 class LeaseBook:
-    """What one client has of one group. `loop`: who works in it now, if anybody.
+    """What one client has of one group. `loop`: who works in it, if he has not left.
 
     `extender(item, lease_ms)`: has an item extended by way of its client. `check_open()`: raises
     Closed where that can tell the cluster nothing any more.
@@ -150,7 +153,7 @@ class LeaseBook:
     now_ms: Callable[[], float]
     extender: Callable[[WorkItem, int], Any]
     check_open: Callable[[], None]
-    loop: object = None
+    loop: WorkLoop | None = None
     hand: deque[WorkItem] = field(default_factory=deque)
     given: dict[int, WorkItem] = field(default_factory=dict)
     asked_for: int = 0
@@ -162,7 +165,7 @@ class LeaseBook:
     _may_wait: bool = False  # at a node, an attempt at it that nobody listens for
     _told: dict[int, tuple[str, WorkItem, int]] = field(default_factory=dict)  # said by it
     _extended: WorkItem | None = None  # of what is in hand, as the next to be handed over
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
     _home: int = field(default_factory=here)
 
     def is_here(self) -> bool:
@@ -173,16 +176,16 @@ class LeaseBook:
         """Raise Forked in a child: each lease would be worked on, and settled, by two."""
         check_here(self._home, "the work that it has leased is that process's")
 
-    def begin(self, loop: object, owner: Owner) -> bool:
+    def begin(self, loop: WorkLoop, owner: Owner) -> bool:
         """Let a loop work in it. Raises AlreadyReading.
 
         What one before has not handed over is given back; who works on what it has handed over goes
         on. Returns False for one that another thread has let work in it just now.
         """
-        with self._lock:
+        with self.lock:
             if self.loop is loop:
                 return False
-            if self.loop is not None:
+            if self.loop is not None and not self.loop.is_left:
                 message = (
                     f"another loop of this client works in group {self.group!r} of {self.topic!r};"
                     " close it, or give each worker a client of its own"
@@ -195,43 +198,44 @@ class LeaseBook:
     def say(self, item: WorkItem, kind: str, ms: int) -> None:
         """Note what the application says of an item. Raises Closed, Forked."""
         self.check_here()
-        with self._lock:  # or it might be given back in between
+        with self.lock:  # or it might be given back in between
             self.check_open()
             self.settle(item, kind, ms)
 
     def settle(self, item: WorkItem, kind: str, ms: int) -> None:
         """Note what becomes of an item; the first word counts. Raises Forked."""
         self.check_here()
-        with self._lock:
+        with self.lock:
             if not item.settled:
-                item.settled = kind
-                self.given.pop(item.id, None)
                 self._pending[item.id] = kind, item, ms
+                item.settled = kind
+            if self.given.get(item.id) is item:
+                del self.given[item.id]
 
     def extend(self, item: WorkItem, lease_ms: int) -> None:
         """Note that an item takes longer. Raises Forked."""
         self.check_here()
-        with self._lock:
+        with self.lock:
             if not item.settled:
                 self._pending[item.id] = "extend", item, lease_ms
 
     def give_back(self) -> None:
         """Note that nobody works on what is here."""
-        with self._lock:
+        with self.lock:
             for item in tuple(self.given.values()):
                 self.settle(item, "nak", 0)
             self.give_back_hand()
 
     def give_back_hand(self) -> None:
         """Note that nobody will be handed what is in hand."""
-        with self._lock:
+        with self.lock:
             for item in self.hand:
                 self.settle(item, "nak", 0)
             self.hand.clear()
 
     def lose(self) -> None:
         """Note that the cluster knows this client no more: what it had is given to others."""
-        with self._lock:
+        with self.lock:
             said = [item for _, item, _ in self._told.values()]
             self._asked, self._told, self._may_wait = None, {}, False
             self._lose(said, "the cluster does not know this client any more")
@@ -241,7 +245,7 @@ class LeaseBook:
 
         A TAKE that is under way is asked again, and says of what it was to settle that it is lost.
         """
-        with self._lock:
+        with self.lock:
             self._lose((), "this client has taken up its id anew")
 
     def _lose(self, said: Iterable[WorkItem], why: str) -> None:
@@ -281,7 +285,7 @@ class LeaseBook:
 
     def next_item(self) -> WorkItem | None:
         """Return what is handed over next; None: ask first, as what is here is old, or nothing."""
-        with self._lock:
+        with self.lock:
             if self._asked or not self.hand:
                 return None
             item = self.hand[0]
@@ -292,8 +296,8 @@ class LeaseBook:
                 for each in self.hand:
                     self.extend(each, round(each._lease_ms))
                 return None
-            self.hand.popleft()
             self.given[item.id] = item
+            self.hand.popleft()
             return item
 
     # --- exchanges ------------------------------------------------------------------------------
@@ -303,28 +307,34 @@ class LeaseBook:
 
         That waits no longer than it would now: it may be somebody who leaves.
         """
-        with self._lock:
+        with self.lock:
             if self._asked is not None and wait_ms < self._asked["wait_ms"]:
                 self._asked, self._may_wait = {**self._asked, "wait_ms": wait_ms}, True
             if self._asked is None:
                 self._number += 1
                 self._exchanges, self._may_wait = 0, False
                 self._asked_ms = self.now_ms()
-                self._asked = {
+                rows, told = self._rows()
+                asked = {
                     "group": self.group,
                     "number": self._number,
                     "max_count": max_count,
                     "lease_ms": lease_ms,
                     "wait_ms": wait_ms,
                     "expiry": True,
-                    **self._rows(),
+                    **rows,
                 }
+                left = {id_: said for id_, said in self._pending.items() if id_ not in told}
+                self._asked, self._told, self._pending = asked, told, left
             return self._asked
 
-    def _rows(self) -> dict[str, list[list[int]]]:
-        """Move what is to be said into rows, as far as it goes with one TAKE."""
+    def _rows(self) -> tuple[dict[str, list[list[int]]], dict[int, tuple[str, WorkItem, int]]]:
+        """Return what is to be said in rows, as far as it goes with one TAKE, and all that is in
+        them.
+        """
         rows: dict[str, list[list[int]]] = {"ack": [], "nak": [], "extend": []}
         wishes = sorted(self._pending.items(), key=lambda wish: wish[0])
+        told: dict[int, tuple[str, WorkItem, int]] = {}
         row: list[int] = []
         before = ("", 0, 0)
         count = 0
@@ -339,18 +349,18 @@ class LeaseBook:
                 row = [item._token, id_, id_] + ([] if kind == "ack" else [ms])
                 rows[kind].append(row)
             before = now
-            self._told[id_] = self._pending.pop(id_)
-        return {f"{kind}s": found for kind, found in rows.items() if found}
+            told[id_] = kind, item, ms
+        return {f"{kind}s": found for kind, found in rows.items() if found}, told
 
     def sent(self) -> None:
         """Note that an exchange begins, to have the TAKE of `body` answered."""
-        with self._lock:
+        with self.lock:
             self._exchanges += 1
 
     def answered(self, reply: Reply) -> set[int]:
         """Take in what a TAKE has brought; return the ids whose lease was another's by then."""
         body = reply.body
-        with self._lock:
+        with self.lock:
             if self._asked is None:
                 return set()  # the client was adopted meanwhile: what it brings is no more its own
             self.asked_for = self._asked["max_count"]
@@ -361,12 +371,13 @@ class LeaseBook:
                     self.given.pop(id_, None)
                 elif kind == "extend":
                     item._end_ms, item._lease_ms = self._asked_ms + ms, ms
-            told, self._asked, self._told = self._told, None, {}
             lost |= self._let_go(_ids(body["leases"]))
-            self.hand = deque(item for item in self.hand if item.settled != "lost")
-            if self.hand and told.get(self.hand[0].id, ("",))[0] == "extend":
-                self._extended = self.hand[0]
-            self._bring(reply)
+            hand = deque(item for item in self.hand if item.settled != "lost")
+            extended = self._extended
+            if hand and self._told.get(hand[0].id, ("",))[0] == "extend":
+                extended = hand[0]
+            hand += self._brought(reply)
+            self.hand, self._extended, self._asked, self._told = hand, extended, None, {}
         if lost:
             LOG.warning(
                 "%d publications of group %r of %r were given to others before they were settled",
@@ -389,8 +400,8 @@ class LeaseBook:
             self._pending.pop(item.id, None)
         return {item.id for item in over}
 
-    def _bring(self, reply: Reply) -> None:
-        """Take what is leased in hand: since it was asked for, for all that this client knows.
+    def _brought(self, reply: Reply) -> Iterator[WorkItem]:
+        """Yield what is leased: since it was asked for, for all that this client knows.
 
         How long an answer has waited to be read nobody can tell: a process that was stopped, or a
         loop of asyncio's that was held up, would otherwise believe in leases that are others'.
@@ -407,8 +418,7 @@ class LeaseBook:
                 durations = own.expires_ms or None, own.deliver_after_ms or None
                 given = again, times[place], own.key, own.headers, *durations
                 message = Message(self.topic, id_, text, *given)
-                item = WorkItem(message, self.group, attempt, self, token, end_ms, lease_ms)
-                self.hand.append(item)
+                yield WorkItem(message, self.group, attempt, self, token, end_ms, lease_ms)
                 place += 1
 
     def failed(self, error: FlotillaError) -> None:
@@ -420,7 +430,7 @@ class LeaseBook:
         if isinstance(error, UnknownClient):
             self.lose()
             return
-        with self._lock:
+        with self.lock:
             if error.definite and self._exchanges == 1 and self._asked is not None:
                 self._pending = self._told | self._pending
                 self._asked, self._told = None, {}
@@ -593,8 +603,8 @@ def lease_lost(item: WorkItem) -> LeaseLost:
 class WorkLoop:
     """A loop over work, from its first item until it is left; what it does between exchanges.
 
-    `is_over`: it brings nothing more. WorkItems and AsyncWorkItems carry out `wish` until there is
-    an `item`.
+    `is_over`: it brings nothing more. `is_left`: its work was given back. WorkItems and
+    AsyncWorkItems carry out `wish` until there is an `item`.
     """
 
     def __init__(
@@ -611,7 +621,7 @@ class WorkLoop:
         self.book, self.settings = book, settings
         self.prefetch = checks.integer("prefetch", prefetch, 1, protocol.TAKE_COUNT_MAX)
         self.wait_ms = wait_ms
-        self.is_over = self.has_begun = self._is_left = False
+        self.is_over = self.has_begun = self.is_left = False
         self._is_manual, self._idle_ms = ack == "manual", idle_ms
         self._item: WorkItem | None = None
         self._owner: Owner | None = None
@@ -642,9 +652,9 @@ class WorkLoop:
         self._settle("ack")
 
     def _settle(self, kind: str) -> None:
-        item, self._item = self._item, None
-        if item is not None and not self._is_manual:
-            self.book.settle(item, kind, 0)
+        if self._item is not None and not self._is_manual:
+            self.book.settle(self._item, kind, 0)
+        self._item = None
 
     def item(self) -> WorkItem | None:
         """Return the next item; None: `wish` has to be carried out first."""
@@ -690,11 +700,14 @@ class WorkLoop:
         Return whether it had anything to do with the work. In a child process it has not: that
         goes on in its parent. Nor has one behind whose end another one works.
         """
-        is_at_work = self.has_begun and not self._is_left and self.book.is_here()
-        is_at_work = is_at_work and self.book.loop in (self, None)
-        self.is_over = self._is_left = True
-        if is_at_work:
-            self._settle("ack" if is_done else "nak")
-            self.book.give_back()
-            self.book.loop = None
+        if not (self.has_begun and self.book.is_here()):
+            self.is_over = self.is_left = True
+            return False
+        with self.book.lock:  # no other loop begins meanwhile
+            is_at_work = not self.is_left and self.book.loop in (self, None)
+            self.is_over = self.is_left = True
+            if is_at_work:
+                self._settle("ack" if is_done else "nak")
+                self.book.give_back()
+                self.book.loop = None
         return is_at_work

@@ -204,7 +204,7 @@ def test_the_work_that_a_child_inherits_is_its_parents(
     with Client(node.endpoint, state_dir=directory) as client:
         items = _given(node, client, "abc")
         item = items._loop._item
-        with held(items._loop.book._lock):
+        with held(items._loop.book.lock):
             said = _in_child(lambda: LEASED[name](items, item))
             assert said["error"] == "Forked"
             assert "made in process" in said["text"]
@@ -216,7 +216,7 @@ def test_a_child_that_leaves_the_loop_over_work_that_it_inherits_gives_nothing_b
 ) -> None:
     with Client(node.endpoint) as client:
         items = _given(node, client, "abc")
-        with held(items._loop.book._lock):
+        with held(items._loop.book.lock):
             before = len(node.requests)
             assert _in_child(items.close) == {"result": None}
             assert len(node.requests) == before

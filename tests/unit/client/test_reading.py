@@ -31,6 +31,7 @@ from flotilla_client import (
     operations,
     protocol,
 )
+from flotilla_client.observer import Handling, Silent
 from flotilla_client.reading import ACKS, Delivery, Reader, this_thread
 from flotilla_client.state import State
 from tests.unit.fake_node import FakeNode, client_of, nak, texts_of
@@ -223,6 +224,49 @@ def test_what_a_get_returned_is_acknowledged_by_the_next_one_of_the_topic(
     assert (delivery.first_id, delivery.last_id, delivery.redelivered_count) == (2, 3, 0)
     assert client.get() is None
     assert client._session.state.cursors() == {"t": 3, "u": 1}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_a_get_has_not_returned_it_does_not_acknowledge_by_coming_back(
+    node: FakeNode, error: type[BaseException]
+) -> None:
+    class Failing(Silent):
+        def on_handling(self, handling: Handling) -> None:
+            if handling.f == "hand" and errors:
+                raise errors.pop()
+
+    errors = [error]
+    with client_of(node, observer=Failing()) as client:
+        client.subscribe("t")
+        client.publish_many("t", ["a", "b"])
+        with pytest.raises(error):
+            client.get("t")
+        again = [(one.id, one.redelivered) for one in client.messages("t", idle=0)]
+        assert again == [(1, True), (2, False)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_an_asynchronous_get_has_not_returned_it_does_not_acknowledge_by_coming_back(
+    node: FakeNode, error: type[BaseException]
+) -> None:
+    async def work() -> None:
+        async with AsyncClient(node.endpoint, state_dir=node.new_directory()) as client:
+            await client.subscribe("t")
+            await client.publish_many("t", ["a", "b"])
+            hand_over = client._readers.hand_over
+
+            def failing(*about: Any) -> Any:
+                hand_over(*about)
+                raise error
+
+            client._readers.hand_over = failing  # type: ignore[method-assign]
+            with pytest.raises(error):
+                await client.get("t")
+            client._readers.hand_over = hand_over  # type: ignore[method-assign]
+            again = [(one.id, one.redelivered) async for one in client.messages("t", idle=0)]
+            assert again == [(1, True), (2, False)]
+
+    asyncio.run(work())
 
 
 def test_closing_acknowledges_what_a_get_returned_unless_an_exception_is_on_its_way(

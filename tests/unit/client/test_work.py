@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +36,7 @@ from flotilla_client.work import (
     take,
 )
 from tests.unit.fake_node import FakeNode, client_of, impatient, nak
+from tests.unit.interrupting import breaks_off, interrupted
 
 LEASE_MS = 1_000
 
@@ -43,6 +46,8 @@ class WorkBench:
 
     def __init__(self) -> None:
         self.now_ms = 0.0
+        self.told = set[int]()  # ids of which a TAKE has said what became of them
+        self.numbers = dict[int, None]()  # of TAKEs
         self.book = LeaseBook(
             "t", "g", lambda: self.now_ms, lambda item, lease_ms: None, lambda: None
         )
@@ -68,6 +73,9 @@ class WorkBench:
 
     def take(self, count: int = 10) -> dict[str, Any]:
         body = self.book.body(count, None, 0)
+        for _, first, last, *_ in (*body.get("acks", ()), *body.get("naks", ())):
+            self.told |= {*range(first, last + 1)}
+        self.numbers[body["number"]] = None
         self.book.sent()
         return body
 
@@ -531,6 +539,56 @@ def test_an_answer_that_comes_behind_an_adoption_brings_nothing(bench: WorkBench
     bench.book.lose()
     assert bench.answer(6, 2) == set()
     assert bench.items() == []
+
+
+@breaks_off
+def test_ctrl_c_anywhere_leaves_nothing_leased_that_nobody_has_or_speaks_of() -> None:
+    def work(bench: WorkBench) -> None:
+        bench.take()
+        bench.answer(1, 3)
+        one, two = bench.book.next_item(), bench.book.next_item()
+        assert one is not None
+        assert two is not None
+        one.ack()
+        two.nak()
+        bench.take()
+        bench.answer(4, 1)
+        bench.book.next_item()
+
+    def end(bench: WorkBench) -> None:
+        """Answer what has no answer, as a node does, and what says that all is given back."""
+        given = [(1, 3), (4, 1)]
+        while bench.book.is_left or len(bench.numbers) < len(given):
+            bench.book.give_back()
+            bench.take(0)
+            if len(bench.numbers) <= len(given):
+                bench.answer(*given[len(bench.numbers) - 1])
+            else:
+                bench.answer()
+
+    for place in itertools.count(1):
+        bench = WorkBench()
+        is_broken_off = interrupted(partial(work, bench), place)
+        end(bench)
+        assert bench.told == {1, 2, 3, 4}, place
+        if not is_broken_off:
+            return
+
+
+def test_ctrl_c_as_a_loop_is_left_keeps_no_other_one_from_the_group(
+    bench: WorkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = WorkLoop(bench.book, GroupSettings(), "auto", 1, 0, None)
+    loop.begin(this_thread())
+
+    def broken_off() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.book, "give_back", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            loop.leave(is_done=False)
+    WorkLoop(bench.book, GroupSettings(), "auto", 1, 0, None).begin(this_thread())
 
 
 def test_a_new_epoch_has_none_of_the_leases_of_the_one_before(node: FakeNode) -> None:
