@@ -293,7 +293,7 @@ class Admin:
         it has another policy, and Unsupported below feature level 4, as all that follows.
         """
         parts = max_bytes, when_full, dead_letter
-        if compact and keep is None:
+        if checks.flag("compact", compact) and keep is None:
             keep = FOREVER
         return self._set_topic(protocol.CREATE_TOPIC, name, keep, *parts, compact=compact)
 

@@ -1079,7 +1079,7 @@ class AsyncClient:
 
     async def topics(self, everything: bool = False) -> list[TopicInfo]:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""
-        return await self._read(self._operations.topics(everything))
+        return await self._read(self._session.topics(everything))
 
     async def patterns(self) -> list[str]:
         """Return the patterns of topics that this client subscribes to."""

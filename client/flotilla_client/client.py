@@ -136,7 +136,8 @@ from flotilla_client.work import (
 
 T = TypeVar("T")
 _HOST_AND_PORT: Final = re.compile(r"(?:tcp://)?[^\s/\0]+:([0-9]{1,5})")
-_SOCKET_FILE: Final = re.compile(r"ipc://[^\0]+")
+_SOCKET_FILE: Final = re.compile(r"ipc://([^\0]+)")
+SOCKET_FILE_BYTES_MAX: Final = 107  # of its name: the operating system's
 PORT_MAX: Final = 65_535  # TCP's
 MESSAGES_COUNT: Final = 100  # publications that `messages` fetches at once
 MESSAGES_WAIT_MS: Final = 5_000  # how long one GET of `messages` waits; it asks again
@@ -161,8 +162,7 @@ def endpoints_of(endpoints: str | Sequence[str]) -> tuple[str, ...]:
     if not found:
         raise ValueError("a client needs an endpoint: HOST:PORT")
     for endpoint in found:
-        if _SOCKET_FILE.fullmatch(endpoint) is None:
-            _check_endpoint(endpoint)
+        _check_endpoint(endpoint)
     return found
 
 
@@ -173,6 +173,12 @@ def _endpoint_text(endpoint: object) -> str:
 
 
 def _check_endpoint(endpoint: str) -> None:
+    file = _SOCKET_FILE.fullmatch(endpoint)
+    if file is not None:
+        if len(file[1].encode()) > SOCKET_FILE_BYTES_MAX:
+            limit = f"a socket's file has {SOCKET_FILE_BYTES_MAX} bytes of name at most"
+            raise ValueError(f"{endpoint!r} is no endpoint: {limit}")
+        return
     match = _HOST_AND_PORT.fullmatch(endpoint)
     if match is None:
         raise ValueError(f"{endpoint!r} is no endpoint: HOST:PORT is due")
@@ -544,6 +550,10 @@ class Session:
         for book in tuple(self.books.values()):
             book.lose()  # it is another client now, or the cluster another one
         return lost
+
+    def topics(self, everything: bool) -> Steps[list[TopicInfo]]:
+        """Return the steps of a TOPICS."""
+        return self.operations.topics(checks.flag("everything", everything))
 
     def status(self, endpoint: int | None) -> Steps[NodeStatus]:
         """Return the steps of a STATUS; `endpoint` is an index into `endpoints`."""
@@ -1263,7 +1273,7 @@ class Client:
 
     def topics(self, everything: bool = False) -> list[TopicInfo]:
         """Return this client's subscriptions, or every topic (rows as in docs/protocol.md)."""
-        return self._run(self._operations.topics(everything))
+        return self._run(self._session.topics(everything))
 
     def patterns(self) -> list[str]:
         """Return the patterns of topics that this client subscribes to."""

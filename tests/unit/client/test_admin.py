@@ -277,6 +277,7 @@ def test_what_is_done_once_is_not_watched(
         (TypeError, "observe is True or False", lambda it: it.add_user("eve", observe="yes")),
         (TypeError, "keep is a text, such as '7d'", lambda it: it.create_topic("t", keep=5)),
         (TypeError, "max_bytes", lambda it: it.create_topic("t", max_bytes="1GB")),
+        (TypeError, "compact is True", lambda it: it.create_topic("t", compact="no")),
         (ValueError, "max_bytes", lambda it: it.alter_topic("t", max_bytes=-1)),
         (TypeError, "when_full", lambda it: it.alter_topic("t", when_full=b"refuse")),
         (TypeError, "dead_letter", lambda it: it.alter_topic("t", dead_letter=["t"])),

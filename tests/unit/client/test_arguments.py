@@ -39,6 +39,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 WRONG_ENDPOINTS: list[tuple[Any, type[Exception]]] = [
     *[(value, TypeError) for value in (None, 7001, b"127.0.0.1:7001", [7001], {"a:1"}, {"a:1": 1})],
     *[(value, ValueError) for value in ("", ",", [], "a", "a:0", "a:65536", "a:٧٠", [""])],
+    ("ipc:///" + "a" * 107, ValueError),
 ]
 
 Call = Callable[[Client], object]
@@ -110,6 +111,7 @@ WRONG_CALLS: dict[str, tuple[Call, type[Exception]]] = {
     "seek in None": (lambda c: c.seek(None, "earliest"), TypeError),  # type: ignore[arg-type]
     "read from a text": (lambda c: c.read("t", "1"), TypeError),  # type: ignore[arg-type]
     "read none": (lambda c: c.read("t", 1, 0), ValueError),
+    "topics of one": (lambda c: c.topics("orders"), TypeError),  # type: ignore[arg-type]
     "subscribers of 5": (lambda c: c.subscribers(5), TypeError),  # type: ignore[arg-type]
     "upgrade to 0": (lambda c: c.upgrade(0), ValueError),
     "upgrade to a text": (lambda c: c.upgrade("5"), TypeError),  # type: ignore[arg-type]

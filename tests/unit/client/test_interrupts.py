@@ -98,7 +98,7 @@ def test_a_close_that_ctrl_c_ends_closes_at_once_and_keeps_what_has_no_answer(
     node.await_requests(PUT, 1)
     interrupts, wait_for = iter([KeyboardInterrupt]), waits_on.wait_for
 
-    def broken_off(*about: Any) -> bool:
+    def broken_off(*about: Any) -> Any:
         for error in interrupts:
             raise error
         return wait_for(*about)

@@ -259,7 +259,7 @@ def test_what_an_asynchronous_get_has_not_returned_it_does_not_acknowledge_by_co
                 hand_over(*about)
                 raise error
 
-            client._readers.hand_over = failing  # type: ignore[method-assign]
+            client._readers.hand_over = failing  # type: ignore[method-assign, assignment]
             with pytest.raises(error):
                 await client.get("t")
             client._readers.hand_over = hand_over  # type: ignore[method-assign]
