@@ -22,7 +22,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from nacl.bindings import crypto_box_keypair
 
+from cluster.keys.curve import KeyPair
 from cluster.keys.directory import (
     AUTHORITIES,
     CERTIFICATE,
@@ -46,6 +47,9 @@ from cluster.keys.directory import (
     SERVER_KEY,
     SERVER_WORD,
     KeysError,
+    clients_of,
+    servers_of,
+    whole,
 )
 from cluster.keys.tls import uri_of
 from cluster.log.files import DISK
@@ -62,6 +66,7 @@ CERTIFICATE_DAYS: Final = 100 * 365
 BACKDATED: Final = timedelta(days=1)  # for nodes whose clocks are behind
 FORMAT: Final = 1
 FILE_MODE: Final = 0o600
+_END_OF_CA: Final = b"-----END PRIVATE KEY-----\n"
 
 
 @dataclass
@@ -97,12 +102,20 @@ class Authority:
     # --- making ---
 
     @classmethod
-    def create(cls, directory: Path, cluster_id: str) -> Authority:
-        """Make a directory with the CA and the servers' key of a cluster."""
+    def create(cls, directory: Path, cluster_id: str, clients: Sequence[str] = ()) -> Authority:
+        """Make a directory with the CA and the servers' key of a cluster, and some clients' keys.
+
+        One that is there has to be its owner's alone: who may write there may put his own keys in
+        the place of these.
+        """
         _check_name(cluster_id)
         if (directory / STATE).exists():
             raise KeysError(f"{directory} has the keys of a cluster already")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise KeysError(
+                f"{directory} may be written by others: chmod 700 it, or name a new one"
+            )
         authority = cls(directory)
         with authority._locked():
             for name in (CLIENT_FILES, NODES):
@@ -110,6 +123,8 @@ class Authority:
             authority._write_authorities([_new_ca(cluster_id)])
             authority._write(SERVER_KEY, _listed(_new_server_line()))
             authority._write(CLIENTS, _listed())
+            for name in clients:
+                authority._new_client_key(name)
             # The last one: with it the directory is whole.
             empty = {"format": FORMAT, "cluster_id": cluster_id, "issued": {}, "revoked": []}
             authority._save(empty)
@@ -168,16 +183,16 @@ class Authority:
     def rotate_server(self) -> list[Path]:
         """Make another key of the servers, for every client's file; return these."""
         with self._locked():
-            lines = self._server_lines()
-            if len(lines) > 1:
+            servers = self._servers()
+            if len(servers) > 1:
                 raise KeysError("the servers have two keys already: --finish first")
-            self._write(SERVER_KEY, _listed(_new_server_line(), lines[0]))
+            self._write(SERVER_KEY, _listed(_new_server_line(), _server_line(servers[0])))
             return self._publish()
 
     def finish_server(self) -> None:
         """Accept no key of the servers but the newest."""
         with self._locked():
-            self._write(SERVER_KEY, _listed(self._server_lines()[0]))
+            self._write(SERVER_KEY, _listed(_server_line(self._servers()[0])))
             self._publish()
 
     def rotate_node(self, name: str) -> Path:
@@ -265,7 +280,7 @@ class Authority:
         names = [name for name, _ in self._clients()]
         rows = [
             Listed("ca", state["cluster_id"], len(self._authorities()), AUTHORITIES),
-            Listed("server", state["cluster_id"], len(self._server_lines()), SERVER_KEY),
+            Listed("server", state["cluster_id"], len(self._servers()), SERVER_KEY),
         ]
         for name in self.nodes():
             issued = state["issued"].get(name, [])
@@ -280,7 +295,7 @@ class Authority:
 
     def _new_client_key(self, name: str) -> Path:
         public, secret = crypto_box_keypair()
-        server = self._server_lines()[0].split()[1]
+        server = z85(self._servers()[0].public)
         # First who accepts it, then who uses it: a client may read its file at any time.
         self._save_clients([*self._clients(), (name, z85(public))])
         file = self.client_file(name)
@@ -312,7 +327,7 @@ class Authority:
         """Write what nodes and clients share into each one's files; return the clients' files."""
         for name in self.nodes():
             self._publish_to(self._node_directory(name))
-        server = self._server_lines()[0].split()[1]
+        server = z85(self._servers()[0].public)
         written = []
         for file in sorted((self.directory / CLIENT_FILES).glob("*.key")):
             key = read_key(file)
@@ -326,7 +341,7 @@ class Authority:
         _write(directory / AUTHORITIES, "".join(each.pem for each in self._authorities()))
         _write(directory / REVOKED, _listed(*(f"{each}\n" for each in state["revoked"])))
         for name in (SERVER_KEY, CLIENTS):
-            _write(directory / name, (self.directory / name).read_text())
+            _write(directory / name, whole(self.directory / name))
 
     def _is_unused(self, client: tuple[str, str]) -> bool:
         """Return whether a client's newest key is in no file, as its making was broken off."""
@@ -335,27 +350,25 @@ class Authority:
         return file.exists() and read_key(file).public != public
 
     def _clients(self) -> list[tuple[str, str]]:
-        lines = (self.directory / CLIENTS).read_text().splitlines()
-        rows = [line.split() for line in lines if line and not line.startswith("#")]
-        return [(name, public) for name, public in rows]
+        found = clients_of(self.directory / CLIENTS)
+        return [(name, z85(public)) for public, name in found.items()]
 
     def _save_clients(self, clients: list[tuple[str, str]]) -> None:
         self._write(CLIENTS, _listed(*(f"{name} {key}\n" for name, key in clients)))
         self._publish()
 
-    def _server_lines(self) -> list[str]:
-        lines = (self.directory / SERVER_KEY).read_text().splitlines(keepends=True)
-        return [line for line in lines if not line.startswith("#")]
+    def _servers(self) -> tuple[KeyPair, ...]:
+        return servers_of(self.directory / SERVER_KEY)
 
     def _authorities(self) -> list[_Ca]:
-        raw = (self.directory / AUTHORITIES).read_bytes()
-        end = b"-----END PRIVATE KEY-----\n"
-        found = []
-        for part in raw.split(end)[:-1]:
-            key = serialization.load_pem_private_key(part + end, None)
-            assert isinstance(key, ec.EllipticCurvePrivateKey), "ours are"
-            found.append(_Ca(x509.load_pem_x509_certificate(part), key))
-        return found
+        file = self.directory / AUTHORITIES
+        *parts, rest = file.read_bytes().split(_END_OF_CA)
+        if not parts or rest:
+            raise KeysError(f"{file}: is not whole: bring it again")
+        try:
+            return [_ca_of(part) for part in parts]
+        except ValueError as error:
+            raise KeysError(f"{file}: is damaged: {error}") from None
 
     def _write_authorities(self, authorities: list[_Ca]) -> None:
         text = "".join(each.pem + _private_pem(each.key) for each in authorities)
@@ -364,7 +377,12 @@ class Authority:
     def _held(self, node: str) -> x509.Certificate | None:
         """Return the certificate in a node's directory; None: its making was broken off."""
         file = self._node_directory(node) / CERTIFICATE
-        return x509.load_pem_x509_certificate(file.read_bytes()) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            return x509.load_pem_x509_certificate(file.read_bytes())
+        except ValueError:
+            raise KeysError(f"{file}: is damaged: `rotate node {node}` makes another one") from None
 
     def _node_directory(self, name: str) -> Path:
         return self.directory / NODES / name
@@ -381,12 +399,15 @@ class Authority:
     def _load(self) -> dict[str, Any]:
         try:
             state: dict[str, Any] = json.loads((self.directory / STATE).read_text())
+            found = state["format"]
         except FileNotFoundError:
             raise KeysError(
                 f"{self.directory} has no keys of a cluster; `flotilla-keys init` makes them"
             ) from None
-        if state["format"] != FORMAT:
-            raise KeysError(f"{self.directory}: format {state['format']}; this is for {FORMAT}")
+        except (ValueError, TypeError, KeyError):
+            raise KeysError(f"{self.directory / STATE}: is damaged: bring it again") from None
+        if found != FORMAT:
+            raise KeysError(f"{self.directory}: format {found}; this is for {FORMAT}")
         return state
 
     def _save(self, state: dict[str, Any]) -> None:
@@ -451,8 +472,17 @@ def _check_name(name: str) -> None:
 
 
 def _new_server_line() -> str:
-    public, secret = crypto_box_keypair()
-    return f"{SERVER_WORD} {z85(public)} {z85(secret)}\n"
+    return _server_line(KeyPair(*crypto_box_keypair()))
+
+
+def _server_line(pair: KeyPair) -> str:
+    return f"{SERVER_WORD} {z85(pair.public)} {z85(pair.secret)}\n"
+
+
+def _ca_of(part: bytes) -> _Ca:
+    key = serialization.load_pem_private_key(part + _END_OF_CA, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey), "ours are"
+    return _Ca(x509.load_pem_x509_certificate(part), key)
 
 
 def _new_ca(cluster_id: str) -> _Ca:

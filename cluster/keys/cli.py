@@ -67,7 +67,7 @@ def commands() -> None:
 @click.option("--cluster-id", required=True, metavar="ID", help="As in the nodes' settings.")
 def init(directory: Path, cluster_id: str) -> None:
     """Make the CA and the servers' key of a cluster, and the key of its first administrator."""
-    file = Authority.create(directory, cluster_id).client(ADMIN_NAME)
+    file = Authority.create(directory, cluster_id, (ADMIN_NAME,)).client_file(ADMIN_NAME)
     click.echo(f"{directory}: keys of cluster {cluster_id}; next: node NAME, client NAME")
     click.echo(f"{file}: may say who may what (flotilla --key …/{file.name} admin user)")
 

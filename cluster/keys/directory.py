@@ -71,7 +71,8 @@ def load(directory: Path, cluster_id: str, node: str) -> NodeKeys:
             f"{directory / CERTIFICATE}: is of node {own.node!r} of cluster {own.cluster_id!r},"
             f" not of {node!r} of {cluster_id!r}"
         )
-    return NodeKeys(Keyring(_servers(directory / SERVER_KEY), _clients(directory / CLIENTS)), tls)
+    keyring = Keyring(servers_of(directory / SERVER_KEY), clients_of(directory / CLIENTS))
+    return NodeKeys(keyring, tls)
 
 
 class KeysDirectory:
@@ -154,18 +155,24 @@ def _text(file: Path) -> str:
     return raw.decode("ascii", errors="backslashreplace")
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line that is neither empty nor a comment."""
+def whole(file: Path) -> str:
+    """Return the text of a file that is read line by line. Raises KeysError for half of one."""
     text = _text(file)
     lines = text.splitlines()
     if not text.endswith("\n") or (lines[0] == COMMENT and END not in lines):
         raise KeysError(f"{file}: is not whole: bring it again")
-    for number, line in enumerate(lines, 1):
+    return text
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line that is neither empty nor a comment."""
+    for number, line in enumerate(whole(file).splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             yield number, line.strip()
 
 
-def _servers(file: Path) -> tuple[KeyPair, ...]:
+def servers_of(file: Path) -> tuple[KeyPair, ...]:
+    """Return the servers' keys, the newest first. Raises KeysError."""
     pairs = []
     for number, line in _lines(file):
         word, *keys = line.split()
@@ -183,7 +190,8 @@ def _servers(file: Path) -> tuple[KeyPair, ...]:
     return tuple(pairs)
 
 
-def _clients(file: Path) -> dict[bytes, str]:
+def clients_of(file: Path) -> dict[bytes, str]:
+    """Return whose each key is, as they were made. Raises KeysError."""
     clients: dict[bytes, str] = {}
     for number, line in _lines(file):
         name, _, key = line.partition(" ")

@@ -176,11 +176,9 @@ class LocalCluster:
     def _make_keys(self, names: Sequence[str]) -> None:
         if self.keys_dir.exists():  # a creation that was broken off
             shutil.rmtree(self.keys_dir)
-        authority = Authority.create(self.keys_dir, CLUSTER_ID)
+        authority = Authority.create(self.keys_dir, CLUSTER_ID, (CLIENT_NAME, ADMIN_NAME))
         for name in names:
             authority.node(name)
-        authority.client(CLIENT_NAME)
-        authority.client(ADMIN_NAME)
 
     def exists(self) -> bool:
         """True when the directory holds a cluster."""

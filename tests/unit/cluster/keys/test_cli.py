@@ -327,6 +327,61 @@ def test_a_node_whose_revocation_was_broken_off_has_no_certificate_to_finish(
     assert "`rotate node n1` again" in refused(directory, "rotate", "node", "n1", "--finish")
 
 
+def test_a_beginning_that_was_broken_off_anywhere_has_the_administrator_s_key_in_the_end(
+    tmp_path: Path,
+) -> None:
+    for place in count():
+        made = tmp_path / str(place)
+        was_broken_off = say_twice(made, place, "init", "--cluster-id", "orders")
+        run(made, "node", "n1")
+        admin = read_key(made / "clients" / "admin.key")
+        keyring = keys_of(made).keyring
+        assert keyring.clients == {from_z85(admin.public): "admin"}, place
+        assert from_z85(admin.server) == keyring.servers[0].public, place
+        if not was_broken_off:
+            break
+    assert place > 4
+
+
+def test_keys_are_not_made_where_others_may_put_theirs_in_their_place(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    with pytest.raises(KeysError, match="may be written by others: chmod 700"):
+        Authority.create(tmp_path, "orders")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_of_the_operator_s_list_is_no_shorter_list(directory: Path) -> None:
+    """Who stood behind the cut was put out with the next command."""
+    file = directory / "authorized_clients"
+    whole = file.read_text()
+    file.write_text(whole[: whole.index("app")])
+    assert "is not whole" in refused(directory, "client", "late")
+    assert "is not whole" in refused(directory, "list")
+    assert set(keys_of(directory).keyring.clients.values()) == {"admin", "app"}
+    file.write_text(whole)
+    run(directory, "client", "late")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "command"),
+    [
+        ("cluster.json", "{", "list"),
+        ("cluster.json", "[]", "list"),
+        ("cluster.json", "{}", "client x"),
+        ("authorized_clients", "one two three\n", "list"),
+        ("server.key", "# nothing\n", "client x"),
+        ("ca.pem", "", "node n3"),
+        ("ca.pem", "-----BEGIN -----END PRIVATE KEY-----\n", "node n3"),
+        ("nodes/n1/node.pem", "x", "rotate ca --finish"),
+    ],
+)
+def test_the_operator_s_files_are_read_strictly(
+    directory: Path, name: str, text: str, command: str
+) -> None:
+    (directory / name).write_text(text)
+    assert f"{directory / name}: " in refused(directory, *command.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
