@@ -395,15 +395,15 @@ class ClientPort:
     def payer_of(self, route: bytes) -> tuple[str, bool]:
         """Return who pays for a connection's requests, and whether it is one more than it may have.
 
-        ("", False) when the connection is gone.
+        When it is gone whose key it has shown, "" without keys.
         """
         client = self._routes.get(route)
-        return ("", False) if client is None else (client.payer, client.is_surplus)
+        return (_name_in(route), False) if client is None else (client.payer, client.is_surplus)
 
     @staticmethod
     def principal_of(route: bytes) -> str:
         """Return whose key a connection has shown."""
-        name = route[ROUTE_BYTES:].decode()
+        name = _name_in(route)
         assert name, "a connection without a key has asked for something"
         return name
 
@@ -859,3 +859,8 @@ class ClientPort:
                 self._admit(client.claimant)
                 self._note_readable(client.claimant)
                 self._rewatch(client.claimant)
+
+
+def _name_in(route: bytes) -> str:
+    """Return whose key stands in a route, "" if none does."""
+    return route[ROUTE_BYTES:].decode()

@@ -225,6 +225,17 @@ def test_who_is_in_is_heard_while_strangers_rest(world: PortWorld, context: Cont
     assert world.clock() < world.port.next_deadline()
 
 
+def test_what_somebody_has_asked_uses_up_his_quotas_though_his_connection_is_gone(
+    world: PortWorld, context: Context
+) -> None:
+    """Who closed behind each burst was nobody, who has quotas of his own."""
+    client = dealer(world, context, ORDERS)
+    route = asked(world, client, [b"header"])
+    client.close(linger=0)
+    world.until(lambda: len(world.port) == 0)
+    assert world.port.payer_of(route) == ("orders", False)
+
+
 def test_who_is_in_goes_when_its_key_or_the_servers_is_not_accepted_any_more(
     world: PortWorld, context: Context
 ) -> None:
