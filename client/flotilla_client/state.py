@@ -35,7 +35,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -772,8 +772,13 @@ class State:
 
     def _open(self) -> sqlite3.Connection:
         where = ":memory:" if self.directory is None else str(self.directory / DATABASE_NAME)
-        if self.directory is not None and self._is_alone():
-            _forget_cached(self.directory)
+        if self.directory is not None:
+            with suppress(OSError):  # mostly it is there; else SQLite will say what is wrong
+                # It would make a file that everybody reads; it takes an empty one.
+                flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(where, flags, 0o600))
+            if self._is_alone():
+                _forget_cached(self.directory)
         try:
             database = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
             try:

@@ -240,6 +240,22 @@ def test_a_database_that_cannot_be_opened_is_unusable_and_not_damaged(tmp_path: 
         State(tmp_path)
 
 
+def test_what_waits_in_the_outbox_is_its_owner_s_alone_in_anybody_s_directory(
+    tmp_path: Path,
+) -> None:
+    tmp_path.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        state = State(tmp_path)
+        state.enqueue("t", [ONE])
+    finally:
+        os.umask(before)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert DATABASE_NAME in modes
+    assert set(modes.values()) == {0o600}
+    state.close()
+
+
 def test_a_directory_that_is_removed_promises_nothing_more(tmp_path: Path) -> None:
     directory = tmp_path / "state"
     with closing(State(directory)) as state:
