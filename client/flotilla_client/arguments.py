@@ -21,6 +21,22 @@ from flotilla_client.version import VERSION
 SECONDS_MAX: Final = DEADLINE_MS_MAX // 1000
 
 
+class CommandParser(argparse.ArgumentParser):
+    """Takes words behind options, too: else those of `nargs="*"` end at the first option."""
+
+    _is_within = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does with options and words in any order, which calls this again."""
+        if self._is_within:
+            return super().parse_known_args(args, namespace)
+        self._is_within = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_within = False
+
+
 class ShowVersion(argparse.Action):
     """Shows the version; asked for when it is wanted alone, as the look-up takes a while."""
 

@@ -28,6 +28,7 @@ import orjson
 from flotilla_client import directory
 from flotilla_client.admin_cli import add_admin
 from flotilla_client.arguments import (
+    CommandParser,
     OneHeader,
     OneText,
     ShowVersion,
@@ -174,12 +175,18 @@ def build_parser() -> argparse.ArgumentParser:
     # Behind a command they are the same: left out there, what stands before it holds.
     settings = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     _add_settings(settings.add_argument_group("options of every command"))
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    verbs = _verbs(parser)
     add_verbs(verbs, [settings])
     verbs.add_parser("shell", help="Type commands.", description=_SHELL, parents=[settings])
     completion = verbs.add_parser("completion", help=_COMPLETION, description=_COMPLETION)
     completion.add_argument("shell", choices=sorted(SHELLS))
     return parser
+
+
+def _verbs(parser: argparse.ArgumentParser) -> Any:
+    return parser.add_subparsers(
+        dest="verb", required=True, metavar="COMMAND", parser_class=CommandParser
+    )
 
 
 def _add_settings(parser: Any, **defaults: Any) -> None:
@@ -467,7 +474,7 @@ def _perform(client: Client, options: Any, settings: Any) -> int:
 
 def _shell(client: Client, settings: Any) -> int:
     parser = argparse.ArgumentParser(prog="flotilla", add_help=False)
-    add_verbs(parser.add_subparsers(dest="verb", required=True, metavar="COMMAND"))
+    add_verbs(_verbs(parser))
 
     def execute(argv: Sequence[str]) -> bool:
         try:

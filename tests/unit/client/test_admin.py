@@ -172,6 +172,19 @@ def test_a_client_that_there_is_not_is_unknown(tmp_path: Path) -> None:
 # --- the command ---
 
 
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("purge", "--yes", "t"), ["t"]),
+        (("purge", "--yes", "--", "-t"), ["-t"]),
+        (("user", "--publish", "a", "add", "--observe", "shop"), ["add", "shop"]),
+        (("--json", "topics"), []),
+    ],
+)
+def test_names_may_stand_behind_options(argv: tuple[str, ...], words: list[str]) -> None:
+    assert cli.build_parser().parse_args(["admin", *argv]).words == words
+
+
 def test_the_command_shows_what_a_cluster_keeps(
     local_cluster: ClusterFactory, tmp_path: Path, capsysbinary: Any, monkeypatch: Any
 ) -> None:
