@@ -258,20 +258,41 @@ def test_a_node_that_has_the_entry_which_replaces_it_does_not_campaign(
     assert isinstance(stage.ended().get("c"), ReplacedError)
 
 
-def test_a_member_that_is_heard_is_not_replaced_by_whoever_is_empty(make_stage: MakeStage) -> None:
-    stage = make_stage()
-    admitted = stage.member("a").store.members
+def tell_of_a_stranger(stage: Stage) -> None:
+    """Have a hear c, and whoever says that it is c."""
     stranger = replace(
         stage.replica("c").hello(), incarnation="stranger", fresh=True, founding=None
     )
     told = stage.net.hello_of
-    stage.net.hello_of = (  # type: ignore[method-assign]  # a hears c and whoever says it is c
+    stage.net.hello_of = (  # type: ignore[method-assign]
         lambda observer, name: stranger if (observer, name) == ("a", "c") else told(observer, name)
     )
+
+
+def test_a_member_that_is_heard_is_not_replaced_by_whoever_is_empty(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    admitted = stage.member("a").store.members
+    tell_of_a_stranger(stage)
     stage.run(RaftSettings.takeover_ms / 1000 - 1.0)
     assert stage.member("a").store.members == admitted
     assert any(event == "readmission_waits" for _, event, _ in stage.log)
     stage.run(30.0)  # b goes on to say that it hears c
+    assert stage.member("a").store.members == admitted
+
+
+def test_nobody_is_taken_for_silent_while_the_leader_was_suspended(make_stage: MakeStage) -> None:
+    stage = make_stage()
+    admitted = stage.member("a").store.members
+    tell_of_a_stranger(stage)
+    stage.run(1.0)
+    for name in "abc":  # a host is put to sleep, and wakes up
+        stage.world.pause(name)
+    stage.run(RaftSettings.takeover_ms / 1000)
+    stage.world.resume("a")
+    stage.run(0.1)
+    stage.world.resume("all")
+    stage.run(5.0)
+    assert stage.leader() == "a"
     assert stage.member("a").store.members == admitted
 
 

@@ -23,10 +23,12 @@ from flotilla_client import (
     OutboxFull,
     Publication,
     PutResult,
+    Recovered,
     StateUnusable,
     TooLarge,
     TopicInUse,
     Unavailable,
+    UnknownClient,
     connection,
     protocol,
 )
@@ -959,6 +961,44 @@ def test_a_batch_of_the_epoch_of_before_waits_for_the_new_one(node: FakeNode) ->
         [_, again] = wire.sent
         joined.replied(Reply(ACK, again.request_id, "n", "n", 1, {"id": 1}))
         assert call.results()[0].id == 1
+
+
+def refused(client: Client, code: str, is_definite: bool) -> tuple[SlowWire, Joined, Call]:
+    """Have a publication refused by what makes its client take up its id anew."""
+    client.subscribe("t")
+    session, wire = client._session, SlowWire()
+    wire.is_connected = True
+    joined = session.joined(wire, lambda error, then: then(error), lambda: 0.0)
+    call = session.put("t", ["x"], 300.0, lambda: None)
+    joined.add(call)
+    joined.turn()
+    body = {"error": code, "definite": is_definite}
+    joined.replied(Reply(NAK, wire.sent[0].request_id, "n", "n", 1, body))
+    assert joined.turn() is None
+    return wire, joined, call
+
+
+def test_a_batch_that_is_refused_as_recovered_behind_its_new_id_says_so(node: FakeNode) -> None:
+    with client_of(node) as client:
+        wire, joined, call = refused(client, "recovered", is_definite=True)
+        client.open()
+        joined.turn()
+        body = {"error": "recovered", "definite": True}
+        joined.replied(Reply(NAK, wire.sent[-1].request_id, "n", "n", 1, body))
+        with pytest.raises(Recovered):
+            call.results()
+
+
+@pytest.mark.parametrize("is_definite", [True, False])
+def test_what_was_refused_in_doubt_stays_so_when_the_id_is_refused_for_certain(
+    node: FakeNode, is_definite: bool
+) -> None:
+    with client_of(node) as client:
+        _, joined, call = refused(client, "counter_gap", is_definite)
+        joined.not_opened(UnknownClient("nobody knows it", definite=True))
+        with pytest.raises(UnknownClient) as told:
+            call.results()
+    assert told.value.definite == is_definite
 
 
 def test_tasks_take_up_the_id_once(node: FakeNode) -> None:

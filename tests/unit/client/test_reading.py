@@ -57,6 +57,16 @@ def ids(client: Client, **how: Any) -> list[tuple[int, bool]]:
     return [(one.id, one.redelivered) for one in client.messages("t", idle=0, **how)]
 
 
+class Noting(Silent):
+    """Notes what is handed over, acknowledged and released."""
+
+    def __init__(self) -> None:
+        self.handlings: list[Handling] = []
+
+    def on_handling(self, handling: Handling) -> None:
+        self.handlings.append(handling)
+
+
 # --- when a loop acknowledges -------------------------------------------------------------------
 
 
@@ -637,6 +647,19 @@ def test_what_a_thread_has_in_hand_no_other_one_is_given(client: Client, ack: An
 def test_what_an_ended_thread_had_in_hand_comes_again(client: Client) -> None:
     assert in_thread(lambda: client.get("t", max_count=2)) is not None
     assert ids(client) == [(1, True), (2, True), (3, False)]
+
+
+def test_all_that_a_manual_loop_has_in_hand_is_released(node: FakeNode) -> None:
+    observer = Noting()
+    with client_of(node, observer=observer) as client:
+        client.subscribe("t")
+        client.publish_many("t", ["a", "b", "c"])
+        messages = client.messages("t", ack="manual")
+        assert [next(messages).id, next(messages).id] == [1, 2]
+        messages.close()
+        assert client.get("t", ack="manual") is not None
+    released = [one for one in observer.handlings if one.f == "release"]
+    assert [(one.first_id, one.last_id) for one in released] == [(1, 2)]
 
 
 def test_at_most_once_gets_of_many_threads_have_nothing_in_common(client: Client) -> None:
