@@ -45,11 +45,14 @@ TURNS_PER_LOOK: Final = 16  # of a node; see books.py
 AT_ONCE_S: Final = 0.0  # at the end of any turn
 TURNS_S_MAX: Final = 1.0  # what the next turns put right, also those of a busy node
 COMPACTION_S_MAX: Final = 4.0  # a checkpoint is looked for once a second, and cuts step by step
+ASKED_S_MAX: Final = 6.0  # a checkpoint that was asked for is due with the next look, or the third
 OVERDUE_S_MAX: Final = 1.0  # behind a deadline: a node that was paused looks in its next turn
 SEEN_S_MIN: Final = 0.5  # that a connection has stood: one that is soon gone may be seen by nobody
 SILENCE_S_MAX: Final = 1.0  # by which a status may tell of a longer silence than there was
 TOLD_S_MAX: Final = 0.3  # until the others are told that a disk is short of room, or is no more
 ABOUTS_MAX: Final = 6  # that each of the others sends, until what they tell of digests is known
+
+DOWNLOAD, COPY = "download", "copy-"  # how their files' names begin
 
 Wrong = tuple[str, str, float]  # what it is known by, how it reads, for how long it may be so
 
@@ -75,6 +78,11 @@ class Upkeep:
         self._abouts: Counter[str] = Counter()
         self._agreeing: dict[tuple[str, int, int], int] = {}
         self._checkpointed: set[tuple[str, int, int]] = set()  # (machine, process, asked for at)
+        self._checkpoints_failed: Counter[str] = Counter()  # by machine
+        self._first_index: dict[str, int] = {}  # of each machine's log, at its last turn
+        # By machine without room: its process, and how often it had got room by then; the files
+        # beside its store; and whether none of them is of a job that was under way before.
+        self._full: dict[str, tuple[tuple[int, int], set[str], bool]] = {}
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
         world.net.taps.append(self._delivered)
@@ -128,6 +136,12 @@ class Upkeep:
             self._condemned.discard(fields["node"])
         elif kind == "checkpointed":
             self._told_once(self._world.machine(fields["node"]))
+        elif kind == "checkpoint_failed":
+            self._checkpoints_failed[fields["node"]] += 1
+        elif kind in ("started", "snapshot_installed"):
+            self._first_index.pop(fields["node"], None)
+        elif kind == "admitting":
+            self._was_awake(self._world.machine(fields["node"]), fields["about"])
         if kind not in ("peer_connected", "peer_disconnected"):
             return
         node = self._world.machine(fields["node"])
@@ -146,12 +160,25 @@ class Upkeep:
             self._invariants.fail("upkeep", text)
         self._checkpointed.add(told)
 
+    def _was_awake(self, leader: SimNode, name: str) -> None:
+        """Check that a leader replaces nobody for a silence that it has slept through."""
+        life, slept_s, until_s = leader.slept
+        takeover_s, awake_s = self._world.knob("takeover_s"), leader.clock() - until_s
+        if life == leader.life and slept_s > takeover_s / 2 and awake_s < takeover_s:
+            text = f"{leader.name} replaces {name}, {awake_s:.2f} s after it has slept"
+            self._invariants.fail("silent", f"{text} for {slept_s:.2f} s")
+
     def _turned(self, node: SimNode) -> None:
         self._turns += 1
         replica = node.replica
         if node.name in self._condemned:
             self._invariants.fail("upkeep", f"{node.name} takes part with what it has condemned")
-        if replica is None or self._turns % TURNS_PER_LOOK:
+        if replica is None:
+            return
+        if replica.member is not None:
+            self._keeps_log(node, replica.member)
+        self._leaves_room(node)
+        if self._turns % TURNS_PER_LOOK:
             return
         now, before = node.clock(), self._since.get(node.name, (node.life, {}))
         known = before[1] if before[0] == node.life else {}
@@ -161,6 +188,32 @@ class Upkeep:
             if now - since[what] >= patience_s:
                 self._invariants.fail("upkeep", f"{node.name}: {text}")
         self._since[node.name] = node.life, since
+
+    def _keeps_log(self, node: SimNode, member: Member) -> None:
+        """Check that a log that was cut is as long as one is to be, for those who lag."""
+        journal = member.journal
+        before = self._first_index.get(node.name, journal.first_index)
+        self._first_index[node.name] = journal.first_index
+        size_bytes, kept_bytes = journal.size_bytes, member.settings.keep_bytes
+        is_damaged = journal._damaged_sequence >= 0
+        if journal.first_index > before and size_bytes < kept_bytes and not is_damaged:
+            text = f"{node.name} has cut its log to {size_bytes} bytes, and is to keep {kept_bytes}"
+            self._invariants.fail("upkeep", text)
+
+    def _leaves_room(self, node: SimNode) -> None:
+        """Check that no copy is begun on a disk that is short of room."""
+        disk = node.disk
+        if not (disk.low or disk.full):
+            self._full.pop(node.name, None)
+            return
+        since = node.life, disk.times_freed
+        before, known, is_settled = self._full.get(node.name, (since, set(), False))
+        names = {each for each in os.listdir(node.image.directory) if _is_copy(each)}
+        begun = names - known
+        if before == since and is_settled and begun:
+            text = f"{node.name} begins {sorted(begun)} on a disk that is short of room"
+            self._invariants.fail("upkeep", text)
+        self._full[node.name] = since, names, (is_settled and before == since) or node._worker.idle
 
     def _wrong(self, node: SimNode, replica: Replica) -> Iterator[Wrong]:
         """Yield what is not as it should be now."""
@@ -281,6 +334,14 @@ class Upkeep:
         if server._waiting and not server._copying:
             waiting = sorted(server._waiting)
             yield "waiting", f"{waiting} wait for a copy that nobody makes", AT_ONCE_S
+        asked_at, has_at = member.store.checkpoint_index, member.checkpointed_index
+        if asked_at > has_at and node._worker.idle:
+            text = f"a checkpoint was asked for at {asked_at}, and its last one is of {has_at}"
+            yield f"asked {asked_at} {self._checkpoints_failed[node.name]}", text, ASKED_S_MAX
+        reaper = member.reaper
+        if not reaper._after and (reaper._silent_count or reaper._silent):
+            text = f"it has counted {reaper._silent_count} silent clients, and looked at none yet"
+            yield "silent clients", text, AT_ONCE_S
         index = member.journal.damaged_index
         if index and member.checkpointed_index >= index and maintenance._compact_below is None:
             text = f"it keeps a damaged segment, with a checkpoint of {member.checkpointed_index}"
@@ -330,8 +391,8 @@ class Upkeep:
         left = {
             name
             for name in names
-            if (name.startswith("download") and not of_fetch)
-            or (name.startswith("copy-") and not of_server)
+            if (name.startswith(DOWNLOAD) and not of_fetch)
+            or (name.startswith(COPY) and not of_server)
         }
         if left:
             yield "files", f"{sorted(left)} are left, and nobody needs them", TURNS_S_MAX
@@ -343,6 +404,10 @@ class Upkeep:
             wrong = out_of_date(store, client_id, kept)
             if wrong:
                 yield f"unread {client_id}", f"of {client_id} is kept that {wrong}", AT_ONCE_S
+
+
+def _is_copy(name: str) -> bool:
+    return name.startswith((DOWNLOAD, COPY)) and name.endswith(".db")
 
 
 def _agreed_by(

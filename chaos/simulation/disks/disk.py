@@ -170,6 +170,7 @@ class SimDisk(Files):
         rng: random.Random | None = None,
     ) -> None:
         self.low = False  # little fits any more
+        self.times_freed = 0  # how often it has got room again
         self.on_sync, self.on_full = on_sync, on_full
         self.on_read: Callable[[], None] = lambda: None  # before a file is opened to be read
         self._full = self._has_ended = False
@@ -208,6 +209,11 @@ class SimDisk(Files):
         if full != self._full:
             self._full = full
             self.on_full(full)
+
+    def make_room(self) -> None:
+        """Let everything fit again."""
+        self.full = self.low = False
+        self.times_freed += 1
 
     def fail_sync(self, kind: str, count: int, ends: bool = False) -> None:
         """Have the `count`-th sync of a kind from now report EIO, once.

@@ -117,12 +117,18 @@ def _copies(draw: Draw) -> Schedule:
     yield 0.0, "cut", {"node": node, "others": list(draw.members), "seconds": seconds}
     for share in (0.6, 0.95):
         yield from ((share * seconds, "compact", {"node": name}) for name in draw.members)
-    how = draw.rng.choice(("", "kill_source", "lose_piece", "kill", "power_loss", "isolate"))
+    hows = ("", "kill_source", "lose_piece", "kill", "power_loss", "isolate", "low")
+    how = draw.rng.choice(hows)
     piece = {"seconds": 3.0, "pieces": draw.rng.randint(0, 3)}
     if how in ("kill_source", "lose_piece"):
         yield seconds, how, piece
     elif how == "isolate":
         yield seconds + draw.between(0.05, 0.5), how, _apart(draw, draw.between(0.8, 2.0))
+    elif how == "low":
+        short = draw.rng.choice(([node], [*draw.members]))
+        later_s = seconds + draw.between(0.5, 1.5)
+        yield from ((0.9 * seconds, "disk_low", {"node": name}) for name in short)
+        yield from ((later_s, "disk_free", {"node": name}) for name in short)
     elif how:
         operation = draw.rng.choice(("store_rename", "store_unlink", "fdatasync", "rename", "any"))
         keep = {"keep": draw.rng.choice(KEEPS)} if how == "power_loss" else {}
@@ -181,6 +187,18 @@ def _flaps(draw: Draw) -> Schedule:
             yield at_s + draw.between(0.02, 0.8), "resume", {"node": "all"}
 
 
+def _sleeps(draw: Draw) -> Schedule:
+    """Suspend all, as a host does that sleeps, while a wiped member waits to be admitted."""
+    yield 0.0, "wipe", {"node": draw.member()}
+    yield 0.05, "restart_all", {}
+    at_s = draw.between(0.1, 2.0)
+    yield from ((at_s, "pause", {"node": name}) for name in draw.members)
+    at_s += draw.between(1.6, 5.0)
+    for name in draw.rng.sample(draw.members, len(draw.members)):
+        yield at_s, "resume", {"node": name}
+        at_s += draw.between(0.001, 0.1)
+
+
 def _edges(draw: Draw) -> Schedule:
     """Cut a journal behind a record, or spoil it otherwise, and let its process start again."""
     node = draw.member()
@@ -216,6 +234,7 @@ SCENES: Final[dict[str, Scene]] = {
     "handovers": _handovers,
     "outages": _outages,
     "flaps": _flaps,
+    "sleeps": _sleeps,
     "edges": _edges,
     "liars": _liars,
     "low_disks": _low_disks,

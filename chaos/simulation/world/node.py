@@ -148,7 +148,8 @@ class SimNode:
     `opened`: the member that has files open, also one that is about to begin.
     `disk_faults`: what was done to the disk since it was last emptied, and is not over: only that
     excuses a process that ends by itself. `durable_index`: the journal's last index when no byte
-    was unsynced last. `life` grows with every process.
+    was unsynced last. `life` grows with every process. `slept`: which process was paused last, for
+    how long, and until when, by its own clock.
     """
 
     def __init__(self, world: NodeWorld, name: str, directory: Path) -> None:
@@ -169,6 +170,7 @@ class SimNode:
         self.disk.on_read = self._on_read
         world.files[str(self.image.directory)] = self.image
         self.clock_rate = 1.0
+        self.slept, self._paused_at = (0, 0.0, 0.0), 0.0
         self._clock_base = (0.0, CLOCK_START_S * (1 + world.stream(f"clock {name}").random()))
         skew_s = WALL_SKEW_S_MAX * (2 * world.stream(f"wall {name}").random() - 1)
         self._wall_base_s = WALL_START_S + skew_s
@@ -493,10 +495,13 @@ class SimNode:
 
     def pause(self) -> None:
         """Stop the process, as SIGSTOP does."""
+        self._paused_at = self.clock()
         self.paused = self._port.silent = True
 
     def resume(self) -> None:
         """Let a stopped process go on."""
+        now = self.clock()
+        self.slept = self.life, now - self._paused_at, now
         self.paused = self._port.silent = False
         self.wake()
 

@@ -557,7 +557,7 @@ class World:
         self.resume("all")
         self._traps.clear()
         for node in self.nodes.values():
-            node.disk.full = node.disk.low = False
+            node.disk.make_room()
             node.slow_sync_ms = 0.0
             node.disk.calm()
             node.set_clock_rate(1.0)
@@ -596,7 +596,7 @@ class World:
         """Make room on a disk again."""
         found = self._named(node)
         if found is not None:
-            found.disk.full = found.disk.low = False
+            found.disk.make_room()
 
     def slow_fsync(self, node: str, ms: float) -> None:
         """Let every fsync take so much longer (0: no longer)."""
