@@ -80,8 +80,8 @@ class Upkeep:
         self._checkpointed: set[tuple[str, int, int]] = set()  # (machine, process, asked for at)
         self._checkpoints_failed: Counter[str] = Counter()  # by machine
         self._first_index: dict[str, int] = {}  # of each machine's log, at its last turn
-        # By machine without room: its process, and how often it had got room by then; the files
-        # beside its store; and whether none of them is of a job that was under way before.
+        # By machine without room: its process, and how often it had got room by then; the copies
+        # that it has; and whether none is made that was begun before.
         self._full: dict[str, tuple[tuple[int, int], set[str], bool]] = {}
         world.observers.append(self._observe)
         world.watchers.append(self._turned)
@@ -209,11 +209,13 @@ class Upkeep:
         since = node.life, disk.times_freed
         before, known, is_settled = self._full.get(node.name, (since, set(), False))
         names = {each for each in os.listdir(node.image.directory) if _is_copy(each)}
+        member = node.as_member
+        makes_none = member is None or not member._server._copying
         begun = names - known
         if before == since and is_settled and begun:
             text = f"{node.name} begins {sorted(begun)} on a disk that is short of room"
             self._invariants.fail("upkeep", text)
-        self._full[node.name] = since, names, (is_settled and before == since) or node._worker.idle
+        self._full[node.name] = since, names, (is_settled and before == since) or makes_none
 
     def _wrong(self, node: SimNode, replica: Replica) -> Iterator[Wrong]:
         """Yield what is not as it should be now."""

@@ -126,7 +126,7 @@ def _copies(draw: Draw) -> Schedule:
         yield seconds + draw.between(0.05, 0.5), how, _apart(draw, draw.between(0.8, 2.0))
     elif how == "low":
         short = draw.rng.choice(([node], [*draw.members]))
-        later_s = seconds + draw.between(0.5, 1.5)
+        later_s = seconds + draw.between(1.5, 3.0)
         yield from ((0.9 * seconds, "disk_low", {"node": name}) for name in short)
         yield from ((later_s, "disk_free", {"node": name}) for name in short)
     elif how:
