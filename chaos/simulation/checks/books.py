@@ -139,7 +139,20 @@ class Books:
                 led._parked_of,
                 Counter(each.principal for each in gets if each.principal is not None),
             ),
+            "parked TAKEs by group and client": (
+                led._takes_of,
+                Counter(broker._taker(e.request) for e in gets if e.request.type == TAKE),
+            ),
+            "parked GETs among what is under way": (sum(each.has_place for each in gets), 0),
             "what principals ask for": (led._asked, asked),
+            "subscriptions by principal": (
+                +store.holdings.subscriptions,
+                Counter({who: topics.total() for who, topics in store.holdings._topics.items()}),
+            ),
+            "bytes of relays in the intake by principal": (
+                replica.intake._bytes_of,
+                _by_principal((each.principal, sum(map(len, each.frames))) for each in relayed),
+            ),
             "bytes in the rows' cache": (
                 rows._cache_bytes,
                 sum(row.size_bytes for row in rows._cache.values()),

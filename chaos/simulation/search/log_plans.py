@@ -24,7 +24,8 @@ from chaos.simulation.search.swarm import KINDS, Draw, Schedule, plain_load, wea
 from cluster.wire.levels import BUILD, LEVEL_FIRST
 from flotilla_client.protocol import STATUS
 
-NODES: Final = {3: 50, 5: 45, 7: 5}  # weights: of three nobody but the leader has a lost tail
+NODES: Final = {3: 45, 4: 15, 5: 35, 7: 5}  # weights: of three nobody but the leader has a lost
+# tail, and half of four is no majority.
 DURATION_S: Final = (14.0, 24.0)
 CLIENTS: Final = (3, 4)
 FIRST_S: Final = 2.0  # the first scene finds a leader
