@@ -208,8 +208,9 @@ class Upkeep:
             return
         since = node.life, disk.times_freed
         before, known, is_settled = self._full.get(node.name, (since, set(), False))
-        names = {each for each in os.listdir(node.image.directory) if _is_copy(each)}
-        member = node.as_member
+        directory, member = node.image.directory, node.as_member
+        files = os.listdir(directory) if directory.exists() else ()  # of a newcomer it is not there
+        names = {each for each in files if _is_copy(each)}
         makes_none = member is None or not member._server._copying
         begun = names - known
         if before == since and is_settled and begun:
