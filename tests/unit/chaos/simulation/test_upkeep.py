@@ -46,9 +46,12 @@ def empty_world() -> SimpleNamespace:
     return SimpleNamespace(watchers=[], observers=[], net=net)
 
 
-def watching() -> Upkeep:
+def watching(told: list[str] | None = None) -> Upkeep:
+    """Return a watch over nothing; `told`: what it tells."""
     world = empty_world()
-    return Upkeep(cast("Any", world), cast("Any", None))
+    world.knob = {"takeover_s": 3.0}.__getitem__
+    tell = None if told is None else SimpleNamespace(fail=lambda check, text: told.append(text))
+    return Upkeep(cast("Any", world), cast("Any", tell))
 
 
 def test_a_group_that_counts_wrongly_is_seen(store: Store) -> None:
@@ -84,13 +87,15 @@ def test_a_job_that_nobody_does_is_seen_at_once_and_a_segment_later() -> None:
     watch = watching()
     worker = SimpleNamespace(idle=True)
     maintenance = SimpleNamespace(_checkpointing=False, _compact_below=None)
-    node = SimpleNamespace(_worker=worker, _maintenance=maintenance)
+    node = SimpleNamespace(name="a", _worker=worker, _maintenance=maintenance)
     server = SimpleNamespace(_copying=False, _waiting=set())
     member = SimpleNamespace(
         _server=server,
         scrub=SimpleNamespace(_is_reading=False),
         journal=SimpleNamespace(damaged_index=0),
         checkpointed_index=7,
+        store=SimpleNamespace(checkpoint_index=7),
+        reaper=SimpleNamespace(_after=0, _silent=[], _silent_count=0),
     )
 
     def found() -> list[tuple[str, float]]:
@@ -107,6 +112,13 @@ def test_a_job_that_nobody_does_is_seen_at_once_and_a_segment_later() -> None:
     server._copying = True
     member.journal.damaged_index = 7
     assert found() == [("damaged", upkeep.COMPACTION_S_MAX)]
+    worker.idle, server._copying, member.journal.damaged_index = True, False, 0
+    server._waiting.clear()
+    maintenance._checkpointing = False
+    member.store.checkpoint_index, member.reaper._silent_count = 8, 1
+    assert found() == [("asked 8 0", upkeep.ASKED_S_MAX), ("silent clients", upkeep.AT_ONCE_S)]
+    worker.idle, member.reaper._after = False, 1
+    assert found() == []
 
 
 def test_what_is_wrong_for_longer_than_it_may_be_is_a_failure(
@@ -117,7 +129,9 @@ def test_what_is_wrong_for_longer_than_it_may_be_is_a_failure(
     invariants = SimpleNamespace(fail=lambda check, text: failures.append(text))
     watch = Upkeep(cast("Any", world), cast("Any", invariants))
     clock, wrong = [0.0], [("what", "it is so", 1.0)]
-    node = SimpleNamespace(name="a", life=1, clock=lambda: clock[0], replica=object())
+    node = SimpleNamespace(name="a", life=1, clock=lambda: clock[0])
+    node.replica = SimpleNamespace(member=None)
+    node.disk = SimpleNamespace(low=False, full=False)
     monkeypatch.setattr(upkeep, "TURNS_PER_LOOK", 1)
     monkeypatch.setattr(watch, "_wrong", lambda *about: iter(wrong))
 
@@ -171,3 +185,63 @@ def test_who_asks_for_a_copy_too_early_and_who_goes_on_condemned_are_seen() -> N
     watch._observe("node_failed", {"node": "a", "error": "CondemnedState"})
     watch._turned(cast("Any", node))
     assert len(failures) == 2
+
+
+@pytest.mark.parametrize(
+    ("slept_s", "until_s", "life", "is_seen"),
+    [
+        (1.6, 7.1, 1, True),
+        (1.4, 7.1, 1, False),  # too short to count
+        (1.6, 7.0, 1, False),  # and silent for long enough since
+        (1.6, 7.1, 2, False),  # another process
+    ],
+)
+def test_a_leader_that_counts_a_silence_that_it_slept_through_is_seen(
+    slept_s: float, until_s: float, life: int, is_seen: bool
+) -> None:
+    told: list[str] = []
+    leader = SimpleNamespace(name="a", life=1, slept=(life, slept_s, until_s), clock=lambda: 10.0)
+    watching(told)._was_awake(cast("Any", leader), "c")
+    assert bool(told) == is_seen
+
+
+def test_a_log_that_is_cut_too_short_is_seen() -> None:
+    told: list[str] = []
+    watch, node = watching(told), cast("Any", SimpleNamespace(name="a"))
+    journal = SimpleNamespace(first_index=1, size_bytes=90, _damaged_sequence=-1)
+    settings = SimpleNamespace(keep_bytes=100)
+    member = cast("Any", SimpleNamespace(journal=journal, settings=settings))
+    watch._keeps_log(node, member)
+    assert told == [], "it was not cut"
+    journal.first_index, journal.size_bytes = 5, 100
+    watch._keeps_log(node, member)
+    assert told == []
+    journal.first_index, journal.size_bytes, journal._damaged_sequence = 7, 99, 0
+    watch._keeps_log(node, member)
+    assert told == [], "what is damaged is of no use to anybody"
+    journal.first_index, journal._damaged_sequence = 9, -1
+    watch._keeps_log(node, member)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("name", ["copy-2.db", "download.db"])
+def test_a_copy_that_is_begun_on_a_disk_without_room_is_seen(tmp_path: Path, name: str) -> None:
+    told: list[str] = []
+    watch = watching(told)
+    disk = SimpleNamespace(low=True, full=False, times_freed=0)
+    server = SimpleNamespace(_copying=True)
+    node = cast("Any", SimpleNamespace(name="a", life=1, disk=disk))
+    node.image = SimpleNamespace(directory=tmp_path)
+    node.as_member = SimpleNamespace(_server=server)
+    watch._leaves_room(node)
+    (tmp_path / "copy-1.db").touch()  # of a job that was under way when the room was gone
+    server._copying = False
+    for _ in range(2):
+        watch._leaves_room(node)
+    disk.times_freed = 1  # and was short of room again
+    (tmp_path / "copy-3.db").touch()
+    watch._leaves_room(node)
+    assert told == []
+    (tmp_path / name).touch()
+    watch._leaves_room(node)
+    assert len(told) == 1
