@@ -60,6 +60,7 @@ def subscription(tables: Tables) -> DataFrame:
         forgotten.unionByName(denied)
         .unionByName(_denied_all(tables))
         .unionByName(_refused(tables))
+        .unionByName(_moved_nowhere(tables))
         .unionByName(_kept(denials, patterns, tables))
         .unionByName(_unsubscribed(denials, tables))
         .unionByName(other)
@@ -135,6 +136,22 @@ def _refused(tables: Tables) -> DataFrame:
     columns = gets.columns
     rows = behind.select(*columns).unionByName(still.select(*columns))
     return rows.unionByName(reached.select(*columns)).distinct().select(*_evidence("denied"))
+
+
+def _moved_nowhere(tables: Tables) -> DataFrame:
+    """Return the evidence of GETs of any topic that were told that one was moved, of clients that
+    can have no such: none of their SUBs has a start, or is to a pattern.
+    """
+    is_any = F.coalesce("topic", F.lit("")) == ""
+    own = (*KEY, "client_id", "topic")
+    gets = tables.gets.where((F.col("refused_as") == "moved") & is_any).select(*own)
+    gets = few(gets.join(F.broadcast(tables.applications), "run_id", "leftanti"))
+    if is_never_any(gets):
+        return gets.select(*_evidence("denied"))
+    subs = tables.acts.where(F.col("f") == "sub")
+    placed = subs.where(F.col("start").isNotNull() | F.col("topic").rlike(WILD))
+    found = gets.join(placed.select("run_id", "client_id"), ["run_id", "client_id"], "leftanti")
+    return found.withColumn("topic", F.lit("")).select(*_evidence("denied"))
 
 
 def _denied_their_topic(tables: Tables) -> DataFrame:

@@ -4,17 +4,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from analytics.common.schema import evidence
-from analytics.common.table_store import settled
+from analytics.common.table_store import few, is_never_any, settled
 from analytics.tables.batches import PAIR
+from analytics.tables.garbage import HOLDER, taken_of
 from analytics.tables.lives import HOME, may_have_had
 from analytics.tables.owed import came_of, with_cut, with_known
-from analytics.tables.suspects import OWNER, only
+from analytics.tables.suspects import OWNER, PRODUCER, only
 from analytics.tables.tables import Tables, seen_by
 
 
 def torn_batch(tables: Tables) -> DataFrame:
     """Find neighbouring counters that all tries which may have succeeded hold both of, and that do
-    not stand beside each other (`split`), or of which a life got one alone (`half`).
+    not stand beside each other (`split`), or of which a life got one alone (`half`), or a node has
+    taken one alone (`taken`).
     """
     apart, beside = tables.apart.where(~F.col("is_beside")), tables.apart.where("is_beside")
     half = settled(_half(tables).join(apart, list(PAIR), "leftanti"))
@@ -25,8 +27,36 @@ def torn_batch(tables: Tables) -> DataFrame:
     shown = shown.withColumn("next_counter", next_counter)
     shown = seen_by(shown, tables, "other_id", "next_counter", "other_sighting")
     both = F.array_compact(F.array("sighting", "other_sighting"))
-    return shown.select(*_evidence("split", both)).unionByName(
-        half.select(*_evidence("half", F.array("get", "made_by")))
+    return (
+        shown.select(*_evidence("split", both))
+        .unionByName(half.select(*_evidence("half", F.array("get", "made_by"))))
+        .unionByName(_half_taken(tables))
+    )
+
+
+def _half_taken(tables: Tables) -> DataFrame:
+    """Return the evidence of counters at which a node stopped, and that are bound to the next."""
+    taken = few(taken_of(tables.truth))
+    if is_never_any(taken):
+        return taken.select(*evidence())
+    its = (*HOLDER, F.col("taken").alias("counter"))
+    first, last = F.col("first_counter"), F.col("last_counter")
+    near = (first <= F.col("taken") + 1) & (last >= F.col("taken"))
+    tries = tables.puts.where(F.col("outcome") != "fail").join(taken, list(PRODUCER))
+    return (
+        tries.where(near)
+        .groupBy(*its)
+        .agg(F.bool_and((first <= F.col("taken")) & (last > F.col("taken"))).alias("is_bound"))
+        .where("is_bound")
+        .groupBy(*PAIR)
+        .agg(F.min("node").alias("node"))
+        .select(
+            *evidence(
+                **{name: F.col(name) for name in PAIR},
+                detail=F.concat(F.lit("taken "), "node"),
+                operations=F.array(),
+            )
+        )
     )
 
 

@@ -75,7 +75,7 @@ CHECK_SPECS: Final[Mapping[str, CheckSpec]] = {
     ),
     "torn_batch": CheckSpec(
         "a batch was not stored as one: its publications do not stand beside each other (split), or"
-        " a subscriber got one without its neighbour (half)",
+        " a subscriber got one without its neighbour (half), or a node has taken one (taken)",
         needs_whole=(Part.HISTORY,),  # the answer with the neighbour, a PUT of one of them alone
     ),
     "corrupt": CheckSpec(

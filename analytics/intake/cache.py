@@ -24,7 +24,7 @@ from analytics.common.table_store import OVERFLOW, make_tree
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-LAYOUT: Final = 34  # of the cache; raise it with a table's columns, or what is a short history
+LAYOUT: Final = 35  # of the cache; raise it with a table's columns, or what is a short history
 DIRECTORY: Final = "parquet"  # in a run's directory
 MANIFEST: Final = "manifest.json"
 LOCK: Final = ".check.lock"  # stays: to remove it would take it from one that just opened it

@@ -20,6 +20,7 @@ from analytics.common.verdict import (
     NAMELESS,
     WITNESS_COUNT_MAX,
     CheckResult,
+    Observations,
     Report,
     Witness,
     WitnessOperation,
@@ -30,7 +31,7 @@ from analytics.intake.disk_space import fullness_named, is_full
 from analytics.judge.load import History, is_short, load
 from analytics.judge.lost_context import with_passages
 from analytics.judge.observations import observe
-from analytics.judge.run_status import reasons_of
+from analytics.judge.run_status import counted_by, reasons_of
 from analytics.judge.witnesses import located
 
 # Called at the end, while the history can still be read; returns the report that is final.
@@ -68,7 +69,7 @@ def check(
         tell(READING, None)
         place = place_of(spark, str(directory))
         history = load(spark, place, tell)
-        truth_damage = history.truth.damage()
+        truth_damage = (*history.truth.damage(), *_strangers(history))
         mixed = _mixed(history)
         whole = completeness_of((*history.intake.damage(), *mixed), truth_damage)
         with session.side_by_side(spark) as later:
@@ -88,7 +89,8 @@ def check(
             observations=observations,
             reasons=(
                 *(*intake.reasons(), *mixed, *doubts, *_of_delays(history)),
-                *(*observations.reasons(), *crashes, *unproven(checks)),
+                *(*observations.reasons(), *_short_of(place, history, observations)),
+                *(*crashes, *unproven(checks)),
             ),
             lines=intake.lines,
             torn_lines=intake.torn_lines,
@@ -100,6 +102,36 @@ def check(
             return report
         with step(REPORTING, tell):
             return finish(history, report)
+
+
+def _strangers(history: History) -> tuple[str, ...]:
+    """Return the nodes that answered, and that run.json does not name: where disks were to be read,
+    nobody knows then how many of them are a majority.
+    """
+    truth = history.truth
+    if not truth.is_there and not truth.missing:
+        return ()
+    answered = {row.node for row in history.tables.leaders.select("node").distinct().collect()}
+    strangers = sorted(answered - set(truth.members))
+    return tuple(f"{node} answered, and run.json does not name it" for node in strangers)
+
+
+def _short_of(place: Place, history: History, observations: Observations) -> tuple[str, ...]:
+    """Return of what the run itself has counted more than is on record. It counts a publication
+    again where it was acknowledged in another batch.
+    """
+    said = counted_by(place)
+    on_record = {"acknowledged": observations.acknowledged, "delivered": observations.delivered}
+    if said.get("acknowledged", 0) > observations.acknowledged:
+        acknowledged = history.tables.puts.where(F.col("outcome") == "ok")
+        counters = F.col("last_counter") - F.col("first_counter") + 1
+        total = acknowledged.agg(F.sum(counters).alias("count")).first()
+        on_record["acknowledged"] = (total and total["count"]) or 0
+    return tuple(
+        f"run.json says {count} publications {name}, {on_record[name]} are on record"
+        for name, count in said.items()
+        if count > on_record[name]
+    )
 
 
 def _forgotten(history: History) -> tuple[str, ...]:

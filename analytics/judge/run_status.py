@@ -12,6 +12,7 @@ from analytics.common.storage import Place
 from analytics.intake.files import content_of, strictly
 
 UNFINISHED = "the run did not finish"
+COUNTED = ("acknowledged", "delivered")
 UNREADABLE = "run.json: the outcome can't be read"
 
 
@@ -25,6 +26,16 @@ def reasons_of(directory: Place) -> tuple[str, ...]:
     except (OSError, ValueError, AttributeError):
         return ()
     return () if outcome is None else said_by(outcome)
+
+
+def counted_by(directory: Place) -> Mapping[str, int]:
+    """Return how many publications the run has counted: `acknowledged`, `delivered`."""
+    try:
+        outcome = strictly(content_of(directory / "run.json")).get("outcome")
+    except (OSError, ValueError, AttributeError):
+        return {}
+    said = outcome if isinstance(outcome, Mapping) else {}
+    return {name: said[name] for name in COUNTED if type(said.get(name)) is int}
 
 
 def said_by(outcome: object) -> tuple[str, ...]:

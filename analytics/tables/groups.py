@@ -68,6 +68,12 @@ def _has_stood() -> Column:
     return (F.count_if(was_ended) == 0) & (F.count_if(is_new) <= 1)
 
 
+def missed_of(worked: DataFrame) -> DataFrame:
+    """Return the TAKEs that were told that there is no such group."""
+    takes = worked.where((F.col("f") == "take") & (F.col("outcome") == "fail"))
+    return takes.where(F.col("error").isin(*NO_GROUP))
+
+
 def moved_of(worked: DataFrame) -> DataFrame:
     """Return the groups that may have begun anew elsewhere, and given again what was done."""
     is_placed = F.col("start").isNotNull() & (F.col("outcome") != "fail")

@@ -77,7 +77,7 @@ from analytics.tables.batches import alone_of, apart_of, bound_of, standing_of
 from analytics.tables.counters import denied_of, said_again_of, torn_of, untried_of
 from analytics.tables.delays import delays_of, nothing_delayed
 from analytics.tables.garbage import uncollected_of
-from analytics.tables.groups import worked_of
+from analytics.tables.groups import GROUP, missed_of, worked_of
 from analytics.tables.lives import absences_of, acts_of, collected_of, lives_of, with_floors
 from analytics.tables.order import (
     late_terms_of,
@@ -107,6 +107,7 @@ from analytics.tables.runs import (
     tries_of_puts,
 )
 from analytics.tables.suspects import (
+    OWNER,
     PRODUCER,
     SESSION,
     TOPIC_BUCKET,
@@ -117,6 +118,7 @@ from analytics.tables.suspects import (
     spans_of,
     without,
 )
+from analytics.tables.undone import without_idle
 
 P = ParamSpec("P")
 
@@ -233,10 +235,12 @@ def build(
     untried = aside("untried", lambda: untried_of(puts, keep("torn_counters", torn_of(puts))))
     asides = keep("asides", events.where(~F.col("f").isin("put", "get", *HANDLINGS)))
     drains = aside("drains", drains_of, asides)
-    controls = keep("controls", controls_of(asides))
-    subscriptions = aside("subscriptions", subscriptions_of, controls)
-    worked = keep("worked", worked_of(asides))
+    worked = worked_of(asides)
+    worked = keep("worked", without_idle(worked, "group", GROUP, missed_of(worked)))
     answers = keep("answers", answers_of(operations(events, "get", unpaired)))
+    denied_gets = answers.where("is_denied")
+    controls = keep("controls", without_idle(controls_of(asides), "sub", OWNER, denied_gets))
+    subscriptions = aside("subscriptions", subscriptions_of, controls)
     deliveries = settled(deliveries_of(answers, keep("several", several_of(answers))))
     truth_rows = keep("truth", sound(truth.rows))
     nodes = keep("nodes", truth.nodes)

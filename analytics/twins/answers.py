@@ -343,6 +343,7 @@ def subscription(run: Run) -> Iterable[Evidence]:
     yield from of_groups(run)
     yield from denied_all(run)
     yield from _refused(run)
+    yield from _moved_nowhere(run)
     yield from _over_a_limit(run)
     for get in run.answers:
         if get.topic and get.answered != get.topic:
@@ -408,6 +409,19 @@ def _refused(run: Run) -> Iterator[Evidence]:
         for life in one.lives:
             if life.covers(get) and _is_no_reason(run, one, life, get, get.asked):
                 yield _contradicted(run, get, get.topic, "denied")
+
+
+def _moved_nowhere(run: Run) -> Iterator[Evidence]:
+    """Yield the GETs of any topic that were told that one was moved, of who can have no such."""
+    placed = {
+        sub.client
+        for sub in run.of("sub")
+        if sub.may_have_happened and (sub.start is not None or is_pattern(sub.topic))
+    }
+    for get in run.of("get") if not run.is_application else ():
+        is_told = get.outcome == "fail" and get.error == "moved" and not get.topic
+        if is_told and get.client not in placed:
+            yield _contradicted(run, get, get.topic, "denied")
 
 
 def _is_no_reason(

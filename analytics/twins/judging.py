@@ -87,6 +87,7 @@ def judge(directory: Path) -> Judgement:
 
 def _judged(intake: TakenIn, run: Run) -> Judgement:
     holes = [*intake.holes, *run.holes, *_mixed(intake, run)]
+    truth_holes = [*intake.truth_holes, *_strangers(intake, run)]
     evidence: dict[str, list[Evidence]] = {}
     not_judged, no_proof, crashed = {}, {}, {}
     for name in TWINS:
@@ -101,7 +102,7 @@ def _judged(intake: TakenIn, run: Run) -> Judgement:
                 crashed[name] = f"{type(error).__name__}: {error}"
             if evidence.get(name) and name in NEEDS_HISTORY and holes:
                 no_proof[name] = NO_PROOF
-            if evidence.get(name) and name in OF_DISKS and intake.truth_holes:
+            if evidence.get(name) and name in OF_DISKS and truth_holes:
                 no_proof[name] = NO_PROOF_OF_TRUTH
     undrained = () if intake.is_application else tuple(_undrained(run))
     waiting = [] if intake.is_application else unsettled(run)
@@ -111,8 +112,9 @@ def _judged(intake: TakenIn, run: Run) -> Judgement:
         *_first(holes),
         *intake.doubts,
         *said_by(intake.document.get("outcome")),
+        *_short_of(run, intake.document.get("outcome")),
         *(f"truth of {node} is missing: its disk was to be read" for node in intake.missing),
-        *_first(intake.truth_holes),
+        *_first(truth_holes),
         *_too_little(run),
         *_not_drained(undrained),
         *_not_settled(waiting),
@@ -138,6 +140,17 @@ def _mixed(intake: TakenIn, run: Run) -> list[str]:
     return []
 
 
+def _strangers(intake: TakenIn, run: Run) -> list[str]:
+    """Return the nodes that answered, and that run.json does not name: where disks were to be read,
+    nobody knows then how many of them are a majority.
+    """
+    if not intake.missing and not any(intake.nodes.values()):
+        return []
+    answered = {one.node for one in run.operations if one.is_ok and one.term is not None}
+    strangers = sorted(node for node in answered if node is not None and node not in intake.nodes)
+    return [f"{node} answered, and run.json does not name it" for node in strangers]
+
+
 def _first(holes: list[str]) -> list[str]:
     shown = holes[:HOLES_SHOWN_MAX]
     return [*shown, f"and {len(holes) - len(shown)} more"] if len(shown) < len(holes) else shown
@@ -156,6 +169,18 @@ def said_by(outcome: Any) -> list[str]:
     if outcome.get("finished") is not True and not reasons:
         reasons.append("the run did not finish")
     return reasons
+
+
+def _short_of(run: Run, outcome: Any) -> list[str]:
+    """Return of what the run itself has counted more than is on record."""
+    acknowledged = sum(put.count or 0 for put in run.of("put") if put.is_ok)
+    counted = {"acknowledged": acknowledged, "delivered": delivered_count(run)}
+    said = outcome if isinstance(outcome, Mapping) else {}
+    return [
+        f"run.json says {said[name]} publications {name}, {count} are on record"
+        for name, count in counted.items()
+        if type(said.get(name)) is int and said[name] > count
+    ]
 
 
 def _forgotten(run: Run) -> list[str]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from analytics.twins.compaction import replacements_of
 from analytics.twins.knowledge import Knowledge
 from analytics.twins.record import Event, Record, fill
-from analytics.twins.standing import Standing
+from analytics.twins.standing import Standing, take_back_idle
 
 
 class Run(Record):
@@ -48,4 +48,5 @@ def read(
     run_id = next((str(row["run_id"]) for row in (*rows[:1], *held[:1])), "")
     run = Run(run_id, truth=held, nodes=dict(nodes or {}), is_application=is_application)
     fill(run, rows)
+    take_back_idle(run)
     return run

@@ -23,6 +23,7 @@ from analytics.twins.record import (
 )
 
 Whose = tuple[str, str]  # client, topic
+WILD = frozenset("*>")  # in the name of a pattern
 
 
 @dataclass(eq=False)
@@ -342,6 +343,58 @@ def _superseding(
         if is_later and (other.process == control.process or is_newer):
             return other
     return None
+
+
+def take_back_idle(record: Record) -> None:
+    """Count as failed UNSUBs, and ends of groups, of unknown outcome that surely never acted."""
+    subs = [sub for sub in record.of("sub") if sub.may_have_happened]
+    patterned = {sub.client for sub in subs if set(sub.topic) & WILD}
+    denied = {(get.client, get.topic) for get in record.of("get") if _is_denial(get)}
+    for unsub in record.of("unsub"):
+        own = (unsub.client, unsub.topic)
+        if unsub.outcome == "info" and unsub.client not in patterned and own not in denied:
+            begun = [sub for sub in subs if (sub.client, sub.topic) == own]
+            ended = (one for one in record.of("unsub") if (one.client, one.topic) == own)
+            _take_back_idle(unsub, begun, [*begun, *ended])
+    groups = [group for group in record.of("group") if group.may_have_happened]
+    missed = {(one.topic, one.of_group.name) for one in record.of("take") if _is_denial(one)}
+    for ungroup in record.of("ungroup"):
+        name = (ungroup.topic, ungroup.of_group.name)
+        if ungroup.outcome == "info" and ungroup.of_group.name and name not in missed:
+            begun = [one for one in groups if (one.topic, one.of_group.name) == name]
+            every = (one for f in ("group", "ungroup") for one in record.of(f))
+            own_controls = [
+                one
+                for one in every
+                if one.client == ungroup.client and (one.topic, one.of_group.name) == name
+            ]
+            _take_back_idle(ungroup, begun, own_controls)
+
+
+def _is_denial(operation: RecordedOperation) -> bool:
+    return operation.outcome == "fail" and operation.error in DENIALS
+
+
+def _take_back_idle(
+    ending: RecordedOperation, begun: list[RecordedOperation], own: list[RecordedOperation]
+) -> None:
+    """Count it as failed, if what superseded it found what it was to end, and nothing else can have
+    made that anew. `begun`: what makes it; `own`: the controls of its client.
+    """
+    shows = {one for one in begun if one.is_ok and one.resumed and one.attempt == 1}
+    answered = [one for one in own if one.is_ok]
+    answered.sort(key=lambda one: (one.end, one not in shows, one.process, one.op_id))
+    first = _superseding(ending, answered)
+    if first is None or first not in shows:
+        return
+    is_alone = all(
+        one.host == ending.host
+        and (one.invoke > first.end or (one.is_ok and one.end < ending.invoke))
+        for one in begun
+        if one is not first
+    )
+    if is_alone:
+        ending.outcome, ending.error = "fail", ""
 
 
 class Standing:

@@ -368,6 +368,7 @@ def torn_batch(run: Run) -> Iterable[Evidence]:
         return
     found = [*_split(run, batches), *_halves(run, batches)]
     yield from found
+    yield from _half_taken(run, batches)
     pairs = {(row.topic, row.producer, row.counter) for row in found}
     for publication, ids in run.knowledge.places.items():
         for row in _beside_another(run, batches, publication, ids):
@@ -410,6 +411,23 @@ def _split(run: Run, batches: Batches) -> Iterator[Evidence]:
             operations = (at[topic, id_][publication], at[topic, other_id][after])
             fields = {"topic": topic, "producer": producer, "counter": counter}
             yield run.row(*operations, **fields, id=id_, other_id=other_id, detail="split")
+
+
+def _half_taken(run: Run, batches: Batches) -> Iterator[Evidence]:
+    """Yield the counters at which a node has stopped, and that are bound to the next ones."""
+    taken: dict[tuple[str, str, str], int] = {}
+    for row in run.truth:
+        if row.get("kind") == "counter":
+            whose = (row["node"], row["producer"], row["topic"])
+            taken[whose] = max(row["counter"], taken.get(whose, 0))
+    torn: dict[Publication, str] = {}
+    for (node, producer, topic), counter in sorted(taken.items()):
+        lower = (producer, topic, counter)
+        if batches.are_bound(lower, (producer, topic, counter + 1)):
+            torn.setdefault(lower, node)
+    for (producer, topic, counter), node in torn.items():
+        fields = {"topic": topic, "producer": producer, "counter": counter}
+        yield run.row(**fields, detail=f"taken {node}")
 
 
 def _beside_another(

@@ -17,6 +17,7 @@ from tests.judges import (
     broken_again,
     broken_altered,
     broken_between,
+    broken_borrowed,
     broken_files,
     broken_implied,
     broken_more,
@@ -37,7 +38,7 @@ BASES = 1_000  # legal histories that are sabotaged: whether each is valid is as
 SOURCES = (  # which register their kinds
     *(broken_rows, broken_scenes, broken_files),
     *(broken_more, groups, lanes, readings, broken_again, broken_between, broken_implied),
-    *(broken_refused, broken_altered),
+    *(broken_refused, broken_altered, broken_borrowed),
 )
 
 

@@ -382,3 +382,115 @@ def files_are_a_list() -> Made:
         files["p.jsonl"] = [files["p.jsonl"]]
 
     return Made(clean(), UNKNOWN, then=change)
+
+
+# --- sessions, hosts, clocks ----------------------------------------------------------------------
+
+
+def _of_two_sessions(**second: Any) -> RunRecorder:
+    """Return a subscriber that is told nothing, comes back, and reads; its later rows say more."""
+    run = RunRecorder()
+    run.sub("s", "t", 0, resumed=False, cursor=0)
+    run.get("s", "t", 0, [])
+    put(run, 1)
+    invoke = run.invoke("s", "get", "t", last_id=0, **{"session": 1, **second})
+    given = {"items": [[1, "p", 1, 1]], "count": 1, "first_id": 1, "last_id": 1}
+    run.complete(invoke, "ok", **given, **{n: invoke[n] for n in ("host",) if n in second})
+    run.drained("s", "t", 1)
+    return run
+
+
+@directory
+def process_comes_back_and_reads() -> Made:
+    return Made(_of_two_sessions(), Expected("valid"))
+
+
+@directory
+def session_is_of_two_hosts() -> Made:
+    return Made(_of_two_sessions(session=0, host="elsewhere"), UNKNOWN)
+
+
+@directory
+def answer_is_of_another_host_than_its_question() -> Made:
+    run = _of_two_sessions()
+    run.rows[-2]["host"] = "elsewhere"
+    return Made(run, UNKNOWN)
+
+
+@directory
+def lines_of_a_session_do_not_all_say_their_host() -> Made:
+    return Made(_of_two_sessions(session=0, host=None), UNKNOWN)
+
+
+@directory
+def session_is_lower_than_the_one_before_it() -> Made:
+    run = _of_two_sessions()
+    for row in run.rows[:2]:
+        row["session"] = 2
+    return Made(run, UNKNOWN)
+
+
+@directory
+def answer_is_later_than_a_line_behind_it() -> Made:
+    """So nothing that was acknowledged meanwhile is missing in what is asked behind it."""
+    run = _of_two_sessions(session=0)
+    run.rows[3]["t_ns"] = run.rows[6]["t_ns"] + 1
+    return Made(run, UNKNOWN)
+
+
+@directory
+def question_is_earlier_than_a_line_before_it() -> Made:
+    """So what it is not told was acknowledged while it was under way."""
+    run = _of_two_sessions(session=0)
+    for row, name in ((run.rows[6], "t_ns"), (run.rows[7], "invoke_ns")):
+        row[name] = run.rows[2]["t_ns"] - 1
+    return Made(run, UNKNOWN)
+
+
+@directory
+def session_is_earlier_than_the_one_before_it() -> Made:
+    run = _of_two_sessions()
+    for row, name in ((run.rows[6], "t_ns"), (run.rows[7], "invoke_ns")):
+        row[name] = run.rows[2]["t_ns"] - 1
+    return Made(run, UNKNOWN)
+
+
+@directory
+def question_is_as_early_as_the_one_that_it_is_the_rest_of() -> Made:
+    run = RunRecorder()
+    run.sub("s", "t", 0, resumed=False, cursor=0)
+    put(run, 1)
+    put(run, 2)
+    run.purge("t", 1)
+    told = run.invoke("s", "get", "t", last_id=0)
+    run.sub("s", "u", 0, resumed=False, cursor=0)
+    run.unsub("s", "u")
+    rest = run.invoke("s", "get", "t", last_id=1)
+    rest["t_ns"] = told["t_ns"]
+    run.complete(told, "fail", error="purged", first_id=1, last_id=1)
+    run.complete(rest, "ok", items=[[2, "p", 2, 1]], count=1, first_id=2, last_id=2)
+    run.drained("s", "t", 2)
+    return Made(run, Expected("valid"))
+
+
+@directory
+def run_has_counted_more_than_is_on_record() -> Made:
+    return Made(clean(), UNKNOWN, {"outcome": {"finished": True, "acknowledged": 3}})
+
+
+@directory
+def run_has_handed_over_more_than_is_on_record() -> Made:
+    return Made(clean(), UNKNOWN, {"outcome": {"finished": True, "delivered": 3}})
+
+
+@directory
+def run_has_counted_once_more_what_came_in_two_batches() -> Made:
+    run = RunRecorder()
+    run.sub("s", "t", 0, resumed=False, cursor=0)
+    batch = run.invoke("p", "put", "t", counter=1, count=2)
+    run.complete(batch, "ok", first_id=1, last_id=2)
+    put(run, 2)
+    run.get("s", "t", 0, [[1, "p", 1, 2]])
+    run.drained("s", "t", 2)
+    counted = {"finished": True, "acknowledged": 3, "delivered": 2}
+    return Made(run, Expected("valid"), {"outcome": counted})

@@ -258,6 +258,11 @@ PLANTED: Final = {
     "fencing_refused": "refused-epoch-goes-on",
     "stale_read_client": "known-client-is-unknown",
     "stale_read_level": "level-goes-back",
+    # --- what contradicts itself
+    "lost_unsub_idle": "lost-though-its-unsub-never-acted",
+    "group_lost_end_idle": "settled-though-its-end-never-acted",
+    "subscription_denied_moved": "moved-though-it-never-was",
+    "torn_batch_taken": "half-of-a-batch-taken",
 }
 
 

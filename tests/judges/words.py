@@ -14,7 +14,7 @@ WORDS: Final = {
     "properties": "back time batch content",
     "gap": "- handed",
     "reordered": "subscriber producer",
-    "torn_batch": "split half",
+    "torn_batch": "split half taken",
     "realtime_order": "- clock due",
     "stale_read": "nothing start counter idle client level",
     "cursor_regression": "asked answered ahead",

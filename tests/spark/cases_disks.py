@@ -1,12 +1,17 @@
 """Histories about what stood on the nodes' disks at the end."""
 
-from tests.spark.cases import Expected, case, row
+from tests.spark.cases import EvidenceRow, Expected, case, row
 from tests.spark.histories import RunRecorder
 
 OTHER = "0123456789abcdef"
 SAME = "fedcba9876543210"
 
 # --- replica_divergence ---------------------------------------------------------------------------
+
+
+def half(run: RunRecorder, counter: int, node: str) -> EvidenceRow:
+    """Return that a node has taken a part of a batch alone, up to that counter."""
+    return row(run, producer="p", counter=counter, detail=f"taken {node}")
 
 
 @case
@@ -50,7 +55,7 @@ def acknowledged_on_a_minority_alone_is_not_durable(run: RunRecorder) -> Expecte
     run.held("b", "p", "t", 3)
     run.held("c", "q", "t", 3)
     missing = row(run, id=3, producer="p", counter=3, detail="not on a c", operations=(("p", 1),))
-    return {"ack_not_durable": [missing]}
+    return {"ack_not_durable": [missing], "torn_batch": [half(run, 1, "c"), half(run, 2, "a")]}
 
 
 @case
@@ -82,7 +87,7 @@ def counter_that_was_forgotten_is_not_durable(run: RunRecorder) -> Expected:
     unstored = row(
         run, topic="v", producer="p", counter=1, detail="not on a b c", operations=(("p", 3),)
     )
-    return {"ack_not_durable": [forgotten, unstored]}
+    return {"ack_not_durable": [forgotten, unstored], "torn_batch": [half(run, 1, "c")]}
 
 
 @case
@@ -92,4 +97,4 @@ def node_whose_disk_was_not_read_may_have_it(run: RunRecorder) -> Expected:
     run.put("p", "t", 1, "ok", 2, first_id=1, last_id=2)
     run.held("a", "p", "t", 1)
     missing = row(run, id=2, producer="p", counter=2, detail="not on a b", operations=(("p", 1),))
-    return {"ack_not_durable": [missing]}
+    return {"ack_not_durable": [missing], "torn_batch": [half(run, 1, "a")]}
