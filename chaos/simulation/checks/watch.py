@@ -300,7 +300,7 @@ class Attached:
     def _evidence(self) -> list[Failure]:
         """Return what the record of the run shows, and whether it can be judged at all."""
         events = self.events()
-        run, wrong = taken_in([*events, *self._endings(events)])
+        run, wrong = taken_in([*map(self._as_sent, events), *self._endings(events)])
         found = [("recorded", text) for text in wrong[:EVIDENCE_MAX]]
         for check, evidence in twins.found_in(run).items():
             proofs = [each for each in evidence if not self._is_no_proof(check, each)]
@@ -329,17 +329,18 @@ class Attached:
             # Of any topic: what its principal may not read any more is left out, and no record
             # says so (seed 202611240128).
             return bool(self._world.knob("keys"))
-        return self._is_of_doubling(check, evidence)
+        if (check, evidence.detail) == ("subscription", "unsubscribed"):
+            # Of two SUBs the second one may be refused for want of a quota that the first has.
+            return bool(self._world.knob("quota_topics")) and self._world.net.doubled > 0
+        return False
 
-    def _is_of_doubling(self, check: str, evidence: Evidence) -> bool:
-        """Return whether the network may have made two of a SUB: the second one meets the first.
+    def _as_sent(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return a row; where the network may have made two of a SUB it was sent twice.
 
-        No connection does that, so the checks of histories know nothing of it (seed 121, live).
+        No connection does that, and the second one meets the first (seed 121, live).
         """
-        # Of two the second one may be refused for want of a quota that the first has taken.
-        details = {"kept", "unsubscribed"} if self._world.knob("quota_topics") else {"kept"}
-        is_doubled = self._world.net.doubled > 0
-        return check == "subscription" and evidence.detail in details and is_doubled
+        is_sub = event["f"] in ("sub", "group") and event.get("attempt") == 1
+        return event | {"attempt": 2} if is_sub and self._world.net.doubled else event
 
     def _endings(self, events: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield an UNSUB for each subscription that the cluster ended as it forgot its client.
@@ -347,7 +348,9 @@ class Attached:
         No client has recorded these, and what comes to a topic from then on is not owed to them.
         """
         numbers = itertools.count(1)
-        for client_id, (index, topics) in self._reference.gone.items():
+        for client_id, (index, topics) in sorted(
+            self._reference.gone.items(), key=lambda one: self._replies.applied_s[one[1][0]]
+        ):
             for topic in topics:
                 both = {
                     "run_id": events[0]["run_id"],
