@@ -5,6 +5,7 @@ What must not live here: what finds them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from chaos.simulation.bugs.registry import Patches, bug
@@ -15,7 +16,7 @@ from flotilla_client.protocol import Reply
 from flotilla_client.work import LeaseBook, WorkItem, WorkLoop
 
 _answered: Final = LeaseBook.answered
-_bring: Final = LeaseBook._bring
+_brought: Final = LeaseBook._brought
 _offer: Final = Broker._offer
 
 
@@ -23,12 +24,12 @@ _offer: Final = Broker._offer
 def leases_count_from_their_answer(patches: Patches) -> None:
     """Take what is given to be leased from the moment at which the answer is read."""
 
-    def bring(book: LeaseBook, reply: Reply) -> None:
+    def brought(book: LeaseBook, reply: Reply) -> Iterator[WorkItem]:
         asked_ms, book._asked_ms = book._asked_ms, book.now_ms()
-        _bring(book, reply)
+        yield from _brought(book, reply)
         book._asked_ms = asked_ms
 
-    patches.attribute(LeaseBook, "_bring", bring)
+    patches.attribute(LeaseBook, "_brought", brought)
 
 
 @bug("an extension is believed in from when it was asked for", {"leases"})

@@ -72,6 +72,7 @@ class Upkeep:
         # By (machine, process, member): when that has asked for a piece of a copy, by the node's
         # own clock; until it is answered.
         self._asked_s: dict[tuple[str, int, str], float] = {}
+        self._disk_changes: Counter[str] = Counter()  # by machine: it was short of room, or no more
         self._condemned: set[str] = set()  # machines whose disks are not to be used again
         # By machine: how many times others have told it digests; and by the process and an
         # index that a majority agrees on (0: on another state): the same, when that was seen first.
@@ -134,6 +135,8 @@ class Upkeep:
             self._condemned.add(fields["node"])
         elif kind in ("emptied", "moved_in", "double_gone"):
             self._condemned.discard(fields["node"])
+        elif kind == "disk":
+            self._disk_changes[fields["node"]] += 1
         elif kind == "checkpointed":
             self._told_once(self._world.machine(fields["node"]))
         elif kind == "checkpoint_failed":
@@ -233,7 +236,8 @@ class Upkeep:
         yield from self._unanswered(node, replica)
         if replica._told_low != node.disk_low:
             text = f"the others know of its disk that it is low: {replica._told_low}"
-            yield f"told {node.disk_low}", f"{text}, and it is: {node.disk_low}", TOLD_S_MAX
+            what = f"told the {self._disk_changes[node.name]}th"
+            yield what, f"{text}, and it is: {node.disk_low}", TOLD_S_MAX
         if isinstance(node._port, WirePort):
             heard, live = node._port.port._heard, node._port.port._live.values()
             left = [each.name for each in live if each not in heard and each.reader.has_frame()]
