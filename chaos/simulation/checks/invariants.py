@@ -59,7 +59,8 @@ CHECKS: Final[Mapping[str, str]] = {
     "subscription": "a subscription stands, or not, as its client was told",
     "unexpected": "no client gets an error that only a defect explains",
     "doubled": "of two processes with one name the one that is heard keeps its place",
-    "silent": "a member is replaced only when the leader has not heard from it for long",
+    "silent": "a member is replaced only when the leader has not heard from it for long, and did "
+    "not sleep",
     "majority": "a member is replaced only while a majority without it holds the log",
     "evicted": "a process that was replaced ends, and no other one says that it was",
     "replaced": "who has the entry that replaces a member hears its old incarnation no more",
