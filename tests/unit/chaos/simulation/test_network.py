@@ -16,7 +16,7 @@ CALM = SimLinkConditions(delay_ms=1.0, jitter_ms=1.0)
 CONNECTED_S = 2.0  # by then every pair has dialed
 
 
-class Timeline:
+class TimedCalls:
     """A timeline without nodes."""
 
     def __init__(self, seed: int = 1) -> None:
@@ -51,7 +51,7 @@ class NetworkBench:
     """Two nodes, connected."""
 
     def __init__(self, conditions: SimLinkConditions = CALM, seed: int = 1) -> None:
-        self.clock = Timeline(seed)
+        self.clock = TimedCalls(seed)
         self.net = SimNet(self.clock, ("a", "b"), conditions)
         self.peers: dict[str, SimPeers] = {}
         self.join("a")
