@@ -228,11 +228,12 @@ class Reader:
 
 @dataclass(slots=True, eq=False)
 class _Hand:
-    """What a reader has in hand of a topic."""
+    """What a reader has in hand of a topic; `placed`: by which entry the subscription was then."""
 
     reader: Reader
     first_id: int
     last_id: int
+    placed: int
 
     def is_free(self, owner: Owner) -> bool:
         """Return whether the owner may be handed the same."""
@@ -333,10 +334,15 @@ class Readers:
         state, before = self._state, self._hands.get(topic)
         state.check_open()
         redelivered_count = max(0, min(state.handed(topic), last_id) + 1 - first_id)
-        is_going_on = before is not None and before.reader is reader and before.last_id < first_id
+        placed = state.placed(topic)
+        is_going_on = (
+            before is not None
+            and (before.reader, before.placed) == (reader, placed)
+            and before.last_id < first_id
+        )
         if before is not None and not is_going_on and before.is_free(reader.owner):
             self._tell("release", topic, before.last_id, before.first_id)
-        hand = _Hand(reader, first_id, last_id)
+        hand = _Hand(reader, first_id, last_id, placed)
         if reader.ack == "at-most-once":
             self._tell("ack", topic, last_id, first_id)
             state.hand_over(topic, last_id, cursor=last_id)
@@ -418,7 +424,10 @@ class Readers:
                 reader.batch.clear()
 
     def _done(self, topic: str, hand: _Hand, durable: bool) -> None:
-        if hand.reader.ack == "auto":
+        if hand.placed != self._state.placed(topic):
+            # A SEEK got no answer, and was heard of as the id was taken up: it comes as was sought.
+            self._hands.pop(topic)
+        elif hand.reader.ack == "auto":
             self._acknowledge(topic, hand.last_id, durable)
 
     def _acknowledge(self, topic: str, last_id: int, durable: bool) -> None:

@@ -88,6 +88,30 @@ def test_a_message_whose_body_raises_comes_again_and_says_so(client: Client) -> 
     assert ids(client) == [(2, True), (3, False)]
 
 
+@pytest.mark.parametrize("is_loop", [False, True])
+def test_coming_back_passes_nothing_of_what_was_sought_without_an_answer(
+    client: Client, is_loop: bool
+) -> None:
+    """The taking up of the id tells where the subscription is: what is in hand was elsewhere."""
+    messages = client.messages("t")
+
+    def read() -> int:
+        if is_loop:
+            return next(messages).id
+        delivery = client.get("t")
+        assert delivery is not None
+        return delivery.first_id
+
+    before = read(), read()
+    heard_of_a_seek(client._session.state)
+    assert (before, (read(), read(), read())) == ((1, 2), (1, 2, 3))
+
+
+def heard_of_a_seek(state: State) -> None:
+    entry = state.placed("t") + 1
+    state.resumed(state.client_id, state.epoch, state.sequence, {}, {"t": 0}, {"t": entry})
+
+
 def test_a_message_that_the_loop_was_left_with_comes_again_and_says_so(client: Client) -> None:
     for message in client.messages("t"):
         if message.id == 2:
