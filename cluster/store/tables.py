@@ -32,6 +32,7 @@ from cluster.wire.levels import (
     LEVEL_OF_EXPIRY,
     LEVEL_OF_GROUPS,
     LEVEL_OF_IDLE,
+    LEVEL_OF_NAMES,
     LEVEL_OF_PATTERNS,
     LEVEL_OF_PROPERTIES,
     LEVEL_OF_TOPICS,
@@ -697,7 +698,7 @@ def write_recovery(
         connection.execute("DELETE FROM members")
         rows = [(*member, row_crc(member)) for member in members.items()]
         connection.executemany("INSERT INTO members VALUES(?, ?, ?)", rows)
-        _raise_epochs(connection, epochs)
+        _raise_epochs(path, connection, epochs)
         connection.execute("COMMIT")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     with open(path, "rb") as file:
@@ -705,7 +706,7 @@ def write_recovery(
     DISK.fsync_directory(path.parent)
 
 
-def _raise_epochs(connection: sqlite3.Connection, epochs: int) -> None:
+def _raise_epochs(path: Path, connection: sqlite3.Connection, epochs: int) -> None:
     columns = "number, client_id, epoch, sequence, nonce, producers, names_bytes"
     last = 0
     while rows := connection.execute(
@@ -717,9 +718,12 @@ def _raise_epochs(connection: sqlite3.Connection, epochs: int) -> None:
             "UPDATE clients SET epoch = ?, crc = ? WHERE number = ?",
             [(row[2], row_crc(row), row[0]) for row in raised],
         )
-    for (epoch,) in connection.execute("SELECT epoch FROM gone_epochs").fetchall():
+    # Of clients of which this node never heard, too: their names may come again.
+    if read_level(path, connection) >= LEVEL_OF_NAMES:
+        [[epoch]] = connection.execute("SELECT ifnull(max(epoch), 0) FROM gone_epochs").fetchall()
         row = (epoch + epochs,)
-        connection.execute("UPDATE gone_epochs SET epoch = ?, crc = ?", (*row, row_crc(row)))
+        sql = "INSERT OR REPLACE INTO gone_epochs VALUES(1, ?, ?)"
+        connection.execute(sql, (*row, row_crc(row)))
 
 
 TIMED_TABLES: Final = frozenset({"publications", "running"})

@@ -579,6 +579,25 @@ def test_a_client_that_was_dropped_is_of_before_too_when_its_name_comes_again(
     store.close()
 
 
+def test_a_client_that_the_recovered_node_never_met_is_of_before_when_its_name_comes_again(
+    tmp_path: Path,
+) -> None:
+    """Else what it sends late is stored, and what the new one sends is taken for the same."""
+    source = node_data(tmp_path / "source", [[Raise(LEVEL_OF_NAMES)]], applied=1)
+    store = recovered(source, tmp_path / "new")
+    [again] = applied(store, Register("lost", True, None, ""))
+    assert isinstance(again, Done)
+    epoch = again.body["epoch"]
+    late = Put("lost", 1, "t", 51, *pack([b"late"]))
+    own = Put("lost", epoch, "t", 1, *pack([b"own"]))
+    refused, stored = applied(store, late, own)
+    assert isinstance(refused, Refused)
+    assert refused.code == "recovered"
+    assert isinstance(stored, Done)
+    assert (stored.body["stored"], stored.body["duplicate"]) == (True, False)
+    store.close()
+
+
 def code_of(refused: Refused | None) -> str:
     assert refused is not None
     return refused.code
