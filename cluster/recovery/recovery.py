@@ -228,9 +228,9 @@ class Recovery:
             if self._with_journal:
                 journal = Journal.open(self._work / "journal", on_failure=_raise)
                 stack.callback(journal.close)
-                _check_joint(journal, store)
                 term = max(term, journal.term, journal.last_term)
-                last = max(journal.last_index, applied)
+                if _is_joint(journal, store):
+                    last = max(journal.last_index, applied)
                 settled = max(journal.commit_index, applied)
                 _apply(store, journal, settled)
                 self._settled = store.topic_ends()
@@ -353,16 +353,23 @@ def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-def _check_joint(journal: Journal, store: Store) -> None:
-    """Raise RecoveryError unless the journal goes on where the store ends."""
+def _is_joint(journal: Journal, store: Store) -> bool:
+    """Return whether the journal goes on where the store ends.
+
+    Not if that is a copy which came in the place of what the journal has, and the node ended before
+    it began that anew. Raises JournalError where they contradict each other.
+    """
     applied, term = store.applied_index, store.applied_term
     known = journal.term_at(applied)
-    if journal.first_index > applied + 1 or known not in (None, term):
-        raise JournalError(
-            f"the store stands at entry {applied} of term {term}, the journal has entries"
-            f" {journal.first_index} to {journal.last_index}"
-            f"{'' if known is None else f', that one of term {known}'}."
-        )
+    if journal.first_index <= applied + 1 and known in (None, term):
+        return True
+    if known is not None and journal.commit_index < applied:
+        return False
+    raise JournalError(
+        f"the store stands at entry {applied} of term {term}, the journal has entries"
+        f" {journal.first_index} to {journal.last_index}"
+        f"{'' if known is None else f', that one of term {known}'}."
+    )
 
 
 def _apply(store: Store, journal: Journal, last: int) -> None:

@@ -127,6 +127,41 @@ def test_all_that_the_journal_has_is_kept(source: Path, tmp_path: Path) -> None:
     store.close()
 
 
+def with_another_log(source: Path, term: int, hint: int) -> None:
+    """Give a node a journal that contradicts its store, known to be committed up to `hint`."""
+    shutil.rmtree(source / "journal")
+    Journal.create(source / "journal")
+    journal = Journal.open(source / "journal")
+    journal.set_term(NEWER_TERM, None)
+    journal.add(b"\x01", 1, 0)
+    for index in range(2, 9):
+        journal.add(b"\0" + encode(0, [put(index, topic="u")]), index, term)
+    journal.note_commit(hint)
+    journal.close()
+
+
+def test_of_a_copy_that_came_just_before_the_node_ended_nothing_is_lost_by_the_log_before_it(
+    tmp_path: Path,
+) -> None:
+    """The node would have begun its log anew behind the copy, as it does when it starts."""
+    source = node_data(tmp_path / "source", [[put(1)], [put(2)]], applied=2)
+    with_another_log(source, TERM - 1, hint=3)
+    with Recovery(source, tmp_path / "new") as recovery:
+        found = recovery.found
+        assert (found.applied_index, found.settled_index, found.last_index) == (4, 4, 4)
+        assert (found.last_term, found.term) == (TERM, NEWER_TERM)
+        store = opened(recovery.finish("new", found.members))
+    assert store.topic_ends() == {"t": 2}
+    store.close()
+
+
+def test_a_log_that_contradicts_the_store_in_what_was_committed_is_damage(tmp_path: Path) -> None:
+    source = node_data(tmp_path / "source", [[put(1)], [put(2)]], applied=2)
+    with_another_log(source, TERM - 1, hint=4)
+    with pytest.raises(RecoveryError, match="that one of term 6"), Recovery(source, None):
+        pass
+
+
 @pytest.mark.parametrize("applied", [0, 1])
 def test_the_new_cluster_is_at_the_level_of_the_old_one(tmp_path: Path, applied: int) -> None:
     source = node_data(tmp_path / "source", [[Raise(2)]], applied)
