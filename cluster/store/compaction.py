@@ -57,11 +57,14 @@ class Compaction:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more is to be done of a topic than one entry does."""
-        return any(
-            topic is not None and self._end_of(topic) - self._start_of(topic) >= KEPT_MAX
-            for topic in map(self._topic_of, self._due())
-        )
+        """Return whether more is to be done of a topic than one entry does."""
+        return any(map(self._is_behind, self._due()))
+
+    def _is_behind(self, number: int) -> bool:
+        topic = self._topic_of(number)
+        if topic is None:
+            return self._latest.topics[number].count > SWEPT_MAX
+        return self._end_of(topic) - self._start_of(topic) >= KEPT_MAX
 
     def _due(self) -> list[int]:
         """Return the numbers of topics in which there is work, in their order."""

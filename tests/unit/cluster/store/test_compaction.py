@@ -749,3 +749,20 @@ def _check_all(
                 assert reference.is_compacted_at(name, each, index) == (each not in ids)
                 assert each not in ids or not reference.is_over_at(name, each, index)
             from_id = ids[-1] + 1
+
+
+def test_what_a_deleted_topic_has_left_goes_though_nobody_asks_for_anything(
+    bench: CompactionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SWEPT_MAX", 2)
+    bench.keys("abcde")
+    bench.step()
+    assert not bench.store.compaction.is_behind
+    bench.ok(DeleteTopic("t", False, False))
+    steps = 0
+    while bench.store.compaction.is_behind:  # so that a leader makes an entry
+        bench.step()
+        steps += 1
+    assert steps == 2
+    bench.step()
+    assert bench.store.statistics().get("compacted_bytes", 0) == 0
