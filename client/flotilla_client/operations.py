@@ -173,7 +173,7 @@ class Operations:
         self.topics_under_way: Container[str] = ()  # whose outbox is being sent by somebody else
         self.resending = ""  # the topic whose outbox is being sent by an opening
         self.resent: Callable[[], object] = lambda: None  # called when that is over
-        self.taken_up: Callable[[], object] = lambda: None  # called behind that: the epoch is new
+        self.taken_up: Callable[[], object] = lambda: None  # called when that is: the epoch is new
         self._openings = 0  # of which the newest may say so
         # What opening waits for: the id is taken up, or what waited in the outbox sent again.
         self.opening: Exchange | None = None
@@ -268,6 +268,14 @@ class Operations:
         recovery = body.get("recovery")  # a node of version 0.1 does not say
         if recovery is not None and isinstance(self._observer, RecoveryObserver):
             self._observer.on_taken_up(recovery)
+        # Before it is stored: whoever is broken off behind that has nothing left to do.
+        self.taken_up()
+        if recovery not in (None, state.recovery):
+            self.readers.fetch_anew()
+            self._told.clear()  # perhaps it has lost what it was told
+        ends, handed = body.get("ends", {}), dict[str, int]()
+        if is_first:
+            handed = {topic: ends.get(topic, protocol.INTEGER_MAX) for topic in subscriptions}
         state.resumed(
             body["client_id"],
             body["epoch"],
@@ -276,20 +284,13 @@ class Operations:
             subscriptions,
             placed,
             patterns,
+            handed,
+            recovery,
         )
-        self.taken_up()
-        if is_first:
-            for topic in subscriptions:
-                last_id = body.get("ends", {}).get(topic, protocol.INTEGER_MAX)
-                state.hand_over(topic, last_id, durable=False)
         for topic in sorted(subscriptions.keys() - heard):
             if any(protocol.matches(pattern, topic) for pattern in patterns):
                 at = placed.get(topic, 0)
                 self._record_brought(topic, subscriptions[topic], at, _by(done))
-        if recovery not in (None, state.recovery):
-            state.met(recovery)
-            self.readers.fetch_anew()
-            self._told.clear()  # perhaps it has lost what it was told
 
     def _forget(self, topics: Iterable[str]) -> None:
         """Let nobody acknowledge, by coming back, what has other ids now or none."""

@@ -140,10 +140,13 @@ class SharedState(State):
         subscriptions: Mapping[str, int],
         placed: Mapping[str, int] = MappingProxyType({}),
         patterns: Mapping[str, int] = MappingProxyType({}),
+        handed: Mapping[str, int] = MappingProxyType({}),
+        recovery: str | None = None,
     ) -> None:
         """Store who the broker says this client is, for the others of this session too."""
+        known = placed, patterns, handed, recovery
         with self._lock:
-            super().resumed(client_id, epoch, sequence, counters, subscriptions, placed, patterns)
+            super().resumed(client_id, epoch, sequence, counters, subscriptions, *known)
             self._commit(_NO_SESSION, ("INSERT INTO session VALUES (?)", (epoch,)))
 
     def reopen(self) -> None:

@@ -323,8 +323,13 @@ class State:
         subscriptions: Mapping[str, int],
         placed: Mapping[str, int] = MappingProxyType({}),
         patterns: Mapping[str, int] = MappingProxyType({}),
+        handed: Mapping[str, int] = MappingProxyType({}),
+        recovery: str | None = None,
     ) -> None:
         """Store who the broker says this client is, and catch up with what it knows better.
+
+        Up to `handed` a process before may have been handed a topic. `recovery`: the cluster's last
+        one, which this client has met by now; None: it never said.
 
         A counter or a cursor is never lowered, but that of a subscription that was `placed` by
         another entry than this client knows: it was moved, and the answer lost. A subscription that
@@ -361,13 +366,19 @@ class State:
                 ("DELETE FROM handed WHERE topic NOT IN (SELECT topic FROM cursors)", ())
             )
             statements += [("DELETE FROM handed WHERE topic = ?", (topic,)) for topic in moved]
+            statements += [(_RAISE_HANDED, row) for row in handed.items()]
             statements.append(("DELETE FROM placed", ()))
             statements += [(_PLACE, row) for row in placed.items()]
             statements.append(("DELETE FROM patterns", ()))
             statements += [(_FOLLOW, row) for row in patterns.items()]
+            if recovery is not None:
+                statements.append(("INSERT OR REPLACE INTO recovery VALUES (1, ?)", (recovery,)))
             self._commit(*statements)
             kept = cursors.keys() - moved
-            handed = {topic: id_ for topic, id_ in known.handed.items() if topic in kept}
+            handed = {
+                **{topic: id_ for topic, id_ in known.handed.items() if topic in kept},
+                **handed,
+            }
             self._known = _CachedState(
                 client_id,
                 epoch,
@@ -388,11 +399,6 @@ class State:
         """The cluster's last recovery that this client has met, "" if none; None: it never said."""
         rows = self._read("SELECT name FROM recovery")
         return str(rows[0][0]) if rows else None
-
-    def met(self, recovery: str) -> None:
-        """Store that this client has met the cluster behind that recovery."""
-        with self._lock:
-            self._commit(("INSERT OR REPLACE INTO recovery VALUES (1, ?)", (recovery,)))
 
     def had(self) -> dict[str, int]:
         """Return {topic: last id that was handed over, acknowledged or not} of subscriptions."""

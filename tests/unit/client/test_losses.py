@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from flotilla_client import (
     AsyncClient,
+    Client,
     ClusterRecovered,
     CounterGap,
     Forgotten,
@@ -153,7 +155,7 @@ def test_what_was_taken_offline_after_a_loss_gets_its_final_counter_behind_the_b
 
 
 def test_a_client_that_becomes_a_new_one_keeps_what_waits(state: State) -> None:
-    state.met("a recovery")
+    state.resumed("me", 3, 3, {}, state.cursors(), recovery="a recovery")
     state.renew()
     assert (state.client_id, state.epoch, state.sequence, state.recovery) == ("", 0, 0, None)
     assert state.cursors() == {}
@@ -188,11 +190,47 @@ def test_the_recovery_that_a_client_has_met_outlives_the_process(tmp_path: Path)
     state = State(tmp_path)
     assert state.recovery is None
     for name in ("", "one", "two"):
-        state.met(name)
+        state.resumed("me", 1, 1, {}, {}, recovery=name)
     state.close()
     again = State(tmp_path)
     assert again.recovery == "two"
     again.close()
+
+
+def test_who_is_broken_off_behind_the_taking_up_of_his_id_has_met_the_recovery(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_on(client: Client) -> None:
+        client.topics()
+        client.subscribe("u")
+
+    directory = node.new_directory()
+    with client_of(node, directory) as client:
+        client.subscribe("t")
+        client.publish_many("t", ["a", "b"])
+        first = next(messages := client.messages("t", ack="manual"))
+        node.cluster.recovery, node.cluster.settled = "one", {"t": 2}
+        node.script(TOPICS, nak("recovered"))
+        commit, has_resumed = State._commit, False
+
+        def broken_off(state: State, *statements: Any, **how: Any) -> int:
+            nonlocal has_resumed
+            if has_resumed:
+                raise KeyboardInterrupt
+            has_resumed = any("client_id" in sql for sql, _ in statements)
+            return commit(state, *statements, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(State, "_commit", broken_off)
+            with pytest.raises(KeyboardInterrupt):
+                go_on(client)
+        assert client._session.state.recovery == "one"
+        assert (first.id, client._readers._open[0].batch) == (1, deque())
+        messages.close()
+        client.publish("t", "c")
+        assert texts_of(client, "t") == [b"a", b"b", b"c"]
+    with client_of(node, directory) as client:
+        client.open()
 
 
 # --- a client whose cluster was put back under it -------------------------------------------------

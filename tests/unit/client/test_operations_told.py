@@ -126,7 +126,7 @@ def test_a_cluster_that_was_recovered_is_told_again_what_is_acknowledged(
     operations: Operations,
 ) -> None:
     """A client by a name says it as it is closed, and has no other memory."""
-    operations.state.met("before")
+    operations.state.resumed("c", 1, 0, {}, {"t": 3, "u": 3}, recovery="before")
     tell_all(operations)
     assert list(operations.tell()) == []
     taken_up(operations._take_up(), "behind", settled={"t": 3, "u": 3})
@@ -136,7 +136,7 @@ def test_a_cluster_that_was_recovered_is_told_again_what_is_acknowledged(
 def test_a_cluster_whose_data_were_put_back_is_told_again_by_who_adopts_that(
     operations: Operations,
 ) -> None:
-    operations.state.met("before")
+    operations.state.resumed("c", 1, 0, {}, {"t": 3, "u": 3}, recovery="before")
     tell_all(operations)
     taken_up(operations.adopt(), "before")
     assert isinstance(next(operations.tell()), Ask)
