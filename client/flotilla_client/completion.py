@@ -82,17 +82,25 @@ _ZSH: Final = """\
 # zsh completion of flotilla:  source <(flotilla completion zsh), or as a file _flotilla in fpath
 _flotilla_topics() {
     local -a topics
-    topics=(${(f)"$(flotilla --deadline 2 topics $@ 2>/dev/null | sed -e 1d -e 's/  .*//')"})
+    topics=(${(f)"$(flotilla $given --deadline 2 topics $@ 2>/dev/null | sed -e 1d -e 's/  .*//')"})
     compadd -a topics
 }
 
 _flotilla() {
-    local curcontext=$curcontext state line
-    local -a commands
+    local curcontext=$curcontext state line index
+    local -a commands given
+    # Which cluster is asked, and as whom: _arguments leaves no more of it than the command's words.
+    for ((index = 2; index < CURRENT; index++)); do
+        case $words[index] in
+            -e | --endpoints | --state | --key)
+                given+=($words[index] ${(Q)words[index + 1]}) ;;
+            --endpoints=* | --state=* | --key=*) given+=(${(Q)words[index]}) ;;
+        esac
+    done
     commands=(
 @COMMANDS@
     )
-    _arguments -C @OPTIONS@ \\
+    _arguments -C -A '-*' @OPTIONS@ \\
         '1:command:->command' '*::argument:->argument'
     case $state in
         command) _describe command commands ;;
@@ -144,7 +152,7 @@ def zsh(parser: argparse.ArgumentParser) -> str:
     commands = _commands(parser)
     cases = []
     for name, command in commands.items():
-        words = [_zsh_option(one) for one in _options(command)]
+        words = [word for one in _options(command) for word in _zsh_options(one)]
         if name in (*MINE, *ANY):
             everybody = " --all" if name in ANY else ""
             words.append(f"'1:topic:{{_flotilla_topics{everybody}}}'")
@@ -157,7 +165,7 @@ def zsh(parser: argparse.ArgumentParser) -> str:
             f"        {shlex.quote(f'{name}:{_text(command.description)}')}"
             for name, command in commands.items()
         ),
-        "OPTIONS": " ".join(map(_zsh_option, _options(parser))),
+        "OPTIONS": " ".join(word for one in _options(parser) for word in _zsh_options(one)),
         "CASES": "\n".join(cases),
     }
     return _filled(_ZSH, filled)
@@ -191,13 +199,15 @@ def _long(action: argparse.Action) -> str:
     return max(action.option_strings, key=len)
 
 
-def _zsh_option(action: argparse.Action) -> str:
-    name = _long(action)
-    value = ""
-    if action.nargs != 0:
+def _zsh_options(action: argparse.Action) -> list[str]:
+    """Return an option by each of its names, which exclude each other; a long one takes =VALUE."""
+    names, takes_value, value = action.option_strings, action.nargs != 0, ""
+    if takes_value:
         value = f":{_text(action.metavar or action.dest)}:"
-        value += "_files -/" if name in DIRECTORIES else " "
-    return shlex.quote(f"{name}[{_text(action.help)}]{value}")
+        value += "_files -/" if _long(action) in DIRECTORIES else " "
+    excluded = f"({' '.join(names)})" if len(names) > 1 else ""
+    marked = [f"{name}=" if takes_value and name.startswith("--") else name for name in names]
+    return [shlex.quote(f"{excluded}{name}[{_text(action.help)}]{value}") for name in marked]
 
 
 def _text(text: object) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +26,7 @@ printf 'orders          3\\n'
 printf 'orders of july  7\\n'
 case "$*" in *--all*) printf 'others          1\\nof:july         1\\n' ;; esac
 """
+WAIT_S: Final = 20.0
 ASK_BASH: Final = """\
 source /dev/stdin <<<"$SCRIPT"
 COMP_WORDS=("$@")
@@ -96,6 +100,48 @@ def test_zsh_takes_the_script_and_knows_the_commands(path: str) -> None:
     command = ["zsh", "-f", "-c", ask]
     asked = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     assert (asked.stdout, asked.stderr) == ("_flotilla\n", "")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh: apt-get install zsh")
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("flotilla get ", "--deadline 2 topics"),
+        ("flotilla -e a:1 --key 'my key' sub ", "-e a:1 --key my key --deadline 2 topics --all"),
+        ("flotilla get --endpoints=a:1 ", "--endpoints=a:1 --deadline 2 topics"),
+    ],
+)
+def test_zsh_asks_the_cluster_that_is_named_for_its_topics(
+    path: str, tmp_path: Path, typed: str, asked: str
+) -> None:
+    log = tmp_path / "asked"
+
+    def has_asked() -> bool:
+        return log.exists() and log.read_text().endswith("\n")
+
+    environ = os.environ | {"PATH": path, "SCRIPT": SHELLS["zsh"](cli.build_parser())}
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+        ["zsh", "-f", "-i"], env=environ, stdin=its, stdout=its, stderr=its
+    ) as zsh:
+        os.close(its)
+        try:
+            os.write(ours, b'autoload -Uz compinit; compinit -u -D; eval "$SCRIPT"; echo re""ady\n')
+            _read_until(ours, lambda said: b"ready" in said)
+            os.write(ours, typed.encode() + b"\t")
+            _read_until(ours, lambda said: has_asked())
+        finally:
+            zsh.kill()
+            os.close(ours)
+    assert log.read_text() == f"{asked}\n"
+
+
+def _read_until(terminal: int, is_there: Callable[[bytes], bool]) -> None:
+    """Read what a shell shows until it is there."""
+    said = b""
+    while not is_there(said):
+        assert select.select([terminal], [], [], WAIT_S)[0], said
+        said += os.read(terminal, 4096)
 
 
 def test_every_command_and_option_is_in_the_zsh_script() -> None:
