@@ -273,12 +273,7 @@ class Session:
                 observer = self._recording = Recording(record)
             heard_by = Silent() if observer is None else observer
             self.operations = Operations(self.state, heard_by, new_nonce, self.name)
-            self.operations.taken_up = self._lose_leases
-
-    def _lose_leases(self) -> None:
-        """Take note that a new epoch has none of the leases of the one before."""
-        for book in tuple(self.books.values()):
-            book.lose_leases()
+            self.operations.taken_up = partial(_lose_leases, self.books)
 
     def exchange(self, ask: Ask, end_ms: float) -> Exchange:
         """Return the retry machine for a request of an operation that gives up at `end_ms`."""
@@ -684,6 +679,12 @@ class Session:
 def _first(steps: Steps[list[Delivery]]) -> Steps[Delivery | None]:
     found = yield from steps
     return found[0] if found else None
+
+
+def _lose_leases(books: Mapping[tuple[str, str], LeaseBook]) -> None:
+    """Take note that a new epoch has none of the leases of the one before."""
+    for book in tuple(books.values()):
+        book.lose_leases()
 
 
 class _Parts:
