@@ -133,11 +133,15 @@ LOOK_S: Final = 0.005  # about one fsync: what is waited for takes longer
 
 
 class _Box:
-    """Where an operation under way finds what has come for it from `endpoint`, or why nothing."""
+    """Where an operation under way finds what has come for it from `endpoint`, or why nothing.
 
-    __slots__ = ("endpoint", "news", "waiter")
+    `is_waiting`: for publications.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("endpoint", "is_waiting", "news", "waiter")
+
+    def __init__(self, is_waiting: bool) -> None:
+        self.is_waiting = is_waiting
         self.endpoint: int | None = None
         self.news: deque[Reply | str] = deque()
         self.waiter: asyncio.Future[None] | None = None
@@ -429,6 +433,12 @@ class _AsyncParts:
             self.joined.lost(endpoint, cause)
             self.pump_soon()
 
+    def end_waits(self) -> None:
+        """Let nobody wait for publications any longer: the client is about to be closed."""
+        for box in tuple(self.boxes.values()):
+            if box.is_waiting:
+                box.put("the client was closed")
+
     def end_all(self) -> None:
         """Let nothing wait any longer: the client is closed."""
         self.joined.stop(*self.session.closing_errors())
@@ -465,7 +475,7 @@ class _AsyncParts:
 
     async def _exchange(self, ask: Ask, end_ms: float) -> Done:
         exchange = self.session.exchange(ask, end_ms)
-        box = self.boxes[exchange.name] = _Box()
+        box = self.boxes[exchange.name] = _Box(ask.wait_ms > 0)
         try:
             return await self._exchanged(exchange, ask, box)
         finally:
@@ -486,7 +496,7 @@ class _AsyncParts:
                         await self._pause(wait_ms)
                         actions = exchange.resumed(now_ms())
                     case Send():
-                        self.session.check_going_on()
+                        self.session.check_going_on(box.is_waiting)
                         actions = await self._send(exchange, ask, action, box)
                     case Listen(endpoint, timeout_ms):
                         actions = await self._listen(exchange, endpoint, timeout_ms, box)
@@ -537,6 +547,7 @@ class _AsyncParts:
                 box.waiter = None
         news = box.news.popleft() if box.news else "no answer"
         if isinstance(news, str):
+            self.session.check_going_on(box.is_waiting)
             return self.session.replied(exchange, None, news)
         return self.session.replied(exchange, news)
 
@@ -1058,8 +1069,12 @@ class AsyncClient:
             book.give_back()
             await self._take(book, 0, None, 0, end_ms)
 
+    def _begin_ending(self) -> Sequence[LeaseBook]:
+        self._parts.here().end_waits()
+        return self._session.begin_ending()
+
     async def _give_back_work(self, end_ms: float) -> None:
-        for book in self._session.give_back():
+        for book in self._begin_ending():
             try:
                 await self._give_back(book, end_ms)
             except FlotillaError as error:

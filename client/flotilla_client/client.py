@@ -265,7 +265,7 @@ class Session:
         self._exchanges = 0
         self._name = f"{self._rng.getrandbits(64):016x}"
         self._joined: Joined
-        self._is_closed = self._has_given_back = False
+        self._is_closed = self._is_ending = False
         self._recording: Recording | None = None
         self.state = open_state(directory, outbox_bytes_max)
         with self.closed_if_broken_off():
@@ -320,23 +320,24 @@ class Session:
         if self._is_closed:
             raise Closed("the client is closed")
 
-    def give_back(self) -> Sequence[LeaseBook]:
-        """Let nobody say any more what becomes of work; return what is to be given back."""
-        self._has_given_back = True
+    def begin_ending(self) -> Sequence[LeaseBook]:
+        """Let nobody wait for publications any more; return the work that is to be given back."""
+        self._is_ending = True
         return tuple(self.books.values())
 
     def check_at_work(self) -> None:
         """Raise Closed once work is given back, or closing has begun."""
-        if self._has_given_back:
+        if self._is_ending:
             raise Closed("the client is closed: what it was at work on is given back")
         self.check_open()
 
-    def check_going_on(self) -> None:
+    def check_going_on(self, is_waiting: bool = False) -> None:
         """Raise the error of an operation that `close` overtakes; it may have happened.
 
-        What waits looks so now and then: `look` is called as well.
+        Sooner where it `is_waiting` for publications: it would be in the way of what `close` has to
+        say. What waits looks so now and then: `look` is called as well.
         """
-        if self._is_closed:
+        if self._is_closed or (is_waiting and self._is_ending):
             raise self.closing_errors()[0]
         self.look()
 
@@ -1244,7 +1245,7 @@ class Client:
             self._run(take(self._operations, book, 0, None, 0), end_ms - now_ms())
 
     def _give_back_work(self, end_ms: float) -> None:
-        for book in self._session.give_back():
+        for book in self._session.begin_ending():
             try:
                 self._give_back(book, end_ms)
             except FlotillaError as error:
@@ -1451,10 +1452,10 @@ class Client:
                         self._pause(session, now_ms() + wait_ms)
                         actions = exchange.resumed(now_ms())
                     case Send():
-                        session.check_going_on()
+                        session.check_going_on(ask.wait_ms > 0)
                         actions = self._send(parts, exchange, ask, action)
                     case Listen(endpoint, timeout_ms):
-                        actions = self._listen(parts, exchange, endpoint, timeout_ms)
+                        actions = self._listen(parts, exchange, ask, endpoint, timeout_ms)
                     case _:
                         assert_never(action)
 
@@ -1470,16 +1471,16 @@ class Client:
         frames, until_ms = encode_request(ask.request), now_ms() + action.timeout_ms
         if not parts.connection.send(action.endpoint, frames, action.timeout_ms):
             return exchange.unsent(now_ms(), parts.connection.cause)
-        return self._listen(parts, exchange, action.endpoint, until_ms - now_ms())
+        return self._listen(parts, exchange, ask, action.endpoint, until_ms - now_ms())
 
     def _listen(
-        self, parts: _Parts, exchange: Exchange, endpoint: int, timeout_ms: float
+        self, parts: _Parts, exchange: Exchange, ask: Ask, endpoint: int, timeout_ms: float
     ) -> list[Action]:
         connection, until_ms = parts.connection, now_ms() + timeout_ms
         try:
             reply = connection.receive(endpoint, min(timeout_ms, LOOK_MS))
             while reply is None and connection.cause != NO_REPLY and now_ms() < until_ms:
-                parts.session.check_going_on()
+                parts.session.check_going_on(ask.wait_ms > 0)
                 reply = connection.receive(endpoint, min(until_ms - now_ms(), LOOK_MS))
         except ConnectionResetError:
             return parts.session.replied(exchange, None, CONNECTION_LOST)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flotilla_client import AsyncClient, BadRequest, Client, Closed, Fenced, RecordError, TooLarge
+from flotilla_client import (
+    AsyncClient,
+    BadRequest,
+    Client,
+    Closed,
+    Fenced,
+    RecordError,
+    TooLarge,
+    Unavailable,
+)
 from flotilla_client.observer import Handling, Silent
-from flotilla_client.protocol import REQUEST_ID
+from flotilla_client.protocol import GET, REQUEST_ID
 from tests.unit.fake_node import FakeNode, client_of
 
 
@@ -122,3 +132,20 @@ def test_a_client_whose_record_is_full_is_closed_all_the_same(node: FakeNode) ->
         assert not client._parts.here().links
 
     asyncio.run(work())
+
+
+def test_a_close_is_held_up_by_nobody_who_waits_for_publications(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read() -> None:
+        with pytest.raises(Unavailable, match="closed"):
+            client.get("t", idle=60)
+
+    client = Client(node.endpoint, name="billing", timeout=60)
+    client.subscribe("t")
+    reading = threading.Thread(target=read)
+    reading.start()
+    node.await_requests(GET, 1)
+    client.close()
+    reading.join(10)
+    assert not caplog.text, "it has told all"

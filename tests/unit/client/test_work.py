@@ -720,6 +720,26 @@ def test_what_is_said_of_an_item_behind_the_end_of_its_client_raises(node: FakeN
             say()
 
 
+def test_a_close_is_held_up_by_no_task_that_waits_for_work(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        client = AsyncClient(node.endpoint, state_dir=node.new_directory(), timeout=60)
+        await client.subscribe("t")
+        node.script(TAKE, "deaf")
+        waiting = asyncio.ensure_future(anext(client.work("t", "g")))
+        await asyncio.to_thread(node.await_requests, TAKE, 1)
+        await client.close()
+        with pytest.raises(Unavailable, match="closed"):
+            await waiting
+
+    asyncio.run(work())
+    assert not caplog.text, "what it has said is told"
+    first, again, last = node.of_type(TAKE)
+    assert again.body["number"] == first.body["number"] < last.body["number"]
+    assert last.body["max_count"] == 0
+
+
 def test_what_is_said_of_an_item_that_a_close_gives_back_raises(node: FakeNode) -> None:
     client = client_of(node)
     client.subscribe("t")
