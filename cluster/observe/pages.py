@@ -27,7 +27,7 @@ from cluster.observe.past import Past, Point, between
 from cluster.observe.reading import ASKED_MAX, COUNT_MAX, PageRead, rows
 from cluster.observe.survey import SubscriptionRow, TopicRow
 from cluster.store.outcomes import Refused
-from flotilla_client.protocol import INTEGER_MAX
+from flotilla_client.protocol import INTEGER_MAX, TOPIC_BYTES_MAX
 
 LIVE_S: Final = 30.0  # a loop that did not turn for so long is not busy any more
 FRESH_S: Final = 5.0  # a node that takes longer for a turn is no use to a client now
@@ -324,8 +324,8 @@ def _refused_by(sample: Sample) -> list[tuple[str, str, int]]:
 def _asked_to_read(request: HttpRequest) -> PageRead | Response:
     """Return which publications a request is for, or why it is none."""
     topic, from_id = request.query.get("topic", ""), request.query.get("from", "")
-    if not topic:
-        return text(400, "topic: its name")
+    if not topic.isprintable() or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
+        return text(400, "topic: its name")  # what may be read is remembered by name
     if from_id and not (from_id.isascii() and from_id.isdigit() and len(from_id) < 17):
         return text(400, "from: an id, a whole number")
     count = request.query.get("count", str(COUNT_MAX))

@@ -709,6 +709,11 @@ def _contradictions(config: NodeConfig) -> list[str]:
             not config.otlp_endpoint or config.otlp_endpoint.startswith(("http://", "https://")),
             f"otlp_endpoint: {config.otlp_endpoint!r} does not begin with http:// or https://",
         ),
+        (
+            "@" not in config.otlp_endpoint.partition("://")[2].partition("/")[0],
+            "otlp_endpoint: has a password in it, and settings are shown to who may observe;"
+            " the variable OTEL_EXPORTER_OTLP_HEADERS says who sends the spans",
+        ),
     )
     return [problem for holds, problem in rules if not holds]
 

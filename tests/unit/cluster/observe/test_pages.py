@@ -238,6 +238,8 @@ def test_a_refusal_of_the_state_is_told(found: Refused, status: int) -> None:
     "query",
     [
         *("", "topic=t&from=x", "topic=t&count=51", "topic=t&count=0", "topic=t&count=0011111"),
+        pytest.param(f"topic={256 * 't'}", id="longer than any topic's name"),
+        "topic=a\nb",
         pytest.param("topic=t&count=001" + 4_300 * "0", id="more digits than Python reads"),
     ],
 )

@@ -276,6 +276,16 @@ def test_a_token_that_is_none_is_refused_without_showing_it(tmp_path: Path, text
     assert not text or text not in str(caught.value)
 
 
+def test_a_password_in_the_collectors_address_is_refused_as_settings_are_shown() -> None:
+    environ = {**NEEDED, "FLOTILLA_OTLP_ENDPOINT": "https://me:wonder@collector/v1/traces"}
+    with pytest.raises(ConfigError) as caught:
+        load(None, environ)
+    [problem] = caught.value.problems
+    assert problem.startswith("otlp_endpoint: ")
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in problem
+    assert "wonder" not in problem
+
+
 def test_a_page_that_listens_everywhere_is_where_the_peers_find_the_node(tmp_path: Path) -> None:
     members = {"n1": "10.0.0.7:7101"}
     config = NodeConfig("c", "n1", tmp_path, "a:1", "a:2", members, http_listen="0.0.0.0:7201")
