@@ -241,8 +241,10 @@ class Node:
             if not keys.look(now, asked):
                 return
         except KeysError as error:
-            self._log.error("keys_unusable", reason=str(error))
+            self._event("keys_unusable", "error", reason=str(error))
+            self._show_keys(is_unusable=True)
             return
+        self._show_keys(is_unusable=False)
         new = keys.keys
         self._clients.update_keyring(new.keyring)
         self._peers.update_tls(new.tls)
@@ -252,6 +254,10 @@ class Node:
             server_keys=len(new.keyring.servers),
             revoked=len(new.tls.revoked),
         )
+
+    def _show_keys(self, is_unusable: bool) -> None:
+        if self._observer is not None:
+            self._observer.keys_unusable = is_unusable
 
     def _read_keys(self, *signal_and_frame: object) -> None:
         self._must_read_keys = True
@@ -343,6 +349,7 @@ class Node:
             self._fsync,
             settings.data_dir,
             settings.http_reads_as,
+            None if self._keys is None else False,
         )
         HttpThread(
             observer,

@@ -149,6 +149,10 @@ _plain("scrub_bytes", COUNTER, "Bytes that were read back from the disk, since t
 _plain("scrub_last_pass_timestamp_seconds", GAUGE, "When the last pass ended; 0: none did yet.",
        lambda view: (_scrub("last_pass_ended_ms")(view) or 0) / 1000)  # fmt: skip
 
+_plain("keys_unusable", GAUGE,
+       "1 while the files of `keys_dir` can't be used, so that older keys count.",
+       lambda view: view.sample.keys_unusable)  # fmt: skip
+
 # --- Raft ---------------------------------------------------------------------------------------
 
 

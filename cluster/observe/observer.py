@@ -71,7 +71,7 @@ class Sample:
     `status`: the body of STATUS. `waiting`: requests that wait, by what for; `relays` of them at
     the leader. `quota_refused`: by principal and quota; `unauthorized`: by principal and what
     it lacked. `added`: publications and bytes that this
-    node's store has taken.
+    node's store has taken. `keys_unusable`: as the observer has it.
     """
 
     at: float
@@ -93,6 +93,7 @@ class Sample:
     disk_size_bytes: int
     quota_refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unauthorized: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    keys_unusable: bool | None = None
 
     @property
     def leader(self) -> str:
@@ -105,6 +106,7 @@ class NodeObserver:
     """Makes the samples of one node. `note` each line of its log, `tick` after each turn.
 
     `reads_as`: the user whose permissions the page has to show publications, "" for none.
+    `keys_unusable`: the files of keys can't be used now, so older ones count; None: there are none.
     """
 
     def __init__(
@@ -114,11 +116,13 @@ class NodeObserver:
         fsync: Histogram,
         data_dir: Path,
         reads_as: str = "",
+        keys_unusable: bool | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.reader = PublicationReader(frontend, reads_as) if reads_as else None
         self._frontend, self._clients, self._fsync = frontend, clients, fsync
         self._data_dir, self._clock = data_dir, clock
+        self.keys_unusable = keys_unusable
         self._next_sample_s = self._next_survey_s = 0.0
         self._walk: Iterator[None] | None = None
         self._walked = Survey()
@@ -180,6 +184,7 @@ class NodeObserver:
             disk_size_bytes=room.f_blocks * room.f_frsize,
             quota_refused=dict(frontend.refusals.total),
             unauthorized={} if broker is None else dict(broker.denied.total),
+            keys_unusable=self.keys_unusable,
         )
 
 

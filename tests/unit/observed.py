@@ -82,6 +82,7 @@ SAMPLE = Sample(
     disk_size_bytes=10**10,
     quota_refused={("shop", "requests_per_s_max"): 3},
     unauthorized={("shop", "publish"): 2},
+    keys_unusable=False,
 )
 
 

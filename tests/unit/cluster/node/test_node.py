@@ -19,6 +19,7 @@ from unittest import mock
 
 import pytest
 
+from cluster.keys.directory import KeysError
 from cluster.log.files import DISK, EXIT_STATUS
 from cluster.log.journal import Journal
 from cluster.members.identity import IDENTITY_NAME, Identity
@@ -193,6 +194,21 @@ def test_who_is_told_to_stop_again_and_again_ends_as_soon(monkeypatch: pytest.Mo
         Node.stop(stopping, signal.SIGTERM, None)
     assert stopping._stop_at == 10.0 + node.STOPPING_S_MAX
     stopping._replica.frontend.stop.assert_called_once_with()
+
+
+# --- keys ---
+
+
+def test_keys_that_can_not_be_used_are_told_until_they_can() -> None:
+    """Who was revoked in them is let in meanwhile."""
+    running, keys = mock.MagicMock(), mock.MagicMock()
+    keys.look.side_effect = KeysError("revoked: is not whole")
+    Node._follow_keys(running, keys, 1.0)
+    running._event.assert_called_once_with("keys_unusable", "error", reason="revoked: is not whole")
+    running._show_keys.assert_called_with(is_unusable=True)
+    keys.look.side_effect = None
+    Node._follow_keys(running, keys, 2.0)
+    running._show_keys.assert_called_with(is_unusable=False)
 
 
 # --- starting ---
