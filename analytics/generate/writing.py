@@ -45,7 +45,7 @@ def generate(
         raise BadShape(f"there is a run in {directory} already")
     run_id = str(uuid.UUID(int=shape.seed << 64 | shape.operations))
     scene, expected, numbers = _planted(spark, shape, wanted)
-    singles = spark.createDataFrame(_single_events(shape, run_id, numbers), EVENT)
+    singles = spark.createDataFrame(_single_events(shape, scene, run_id, numbers), EVENT)
     clients = _clients_events(spark, shape, scene, run_id, numbers)
     events = singles.unionByName(clients, allowMissingColumns=True)
     directory.mkdir(parents=True, exist_ok=True)
@@ -113,16 +113,22 @@ def _key(operation: Operation) -> tuple[str, int]:
     return operation["process"], operation["op_id"]
 
 
-def _single_events(shape: Shape, run_id: str, numbers: Numbers) -> list[dict[str, Any]]:
-    """Return the single events; a subscriber's are behind all of its operations."""
-    rows, next_numbers = [], {}
+def _single_events(
+    shape: Shape, scene: Scene, run_id: str, numbers: Numbers
+) -> list[dict[str, Any]]:
+    """Return the single events; a subscriber's are behind all of its operations, of its last
+    session.
+    """
+    rows, next_numbers, sessions = [], {}, {}
     for index in range(shape.subscribers):
         process, _ = ops.name_of("subscriber", index, shape)
         last = 2 * (shape.topics + shape.publications)
         next_numbers[process] = count(numbers.of(process, last + 1) + 1)
+        sessions[process] = 1 + sum(subscriber == index for subscriber, _ in scene.restarts)
     for row in ops.single_events(shape, run_id):
         own = next_numbers.get(row["process"])
-        rows.append(row if own is None else row | {"op_id": next(own)})
+        its = {} if own is None else {"op_id": next(own), "session": sessions[row["process"]]}
+        rows.append(row | its)
     return rows
 
 

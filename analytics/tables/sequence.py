@@ -1,5 +1,5 @@
 """Whether all operations of each process are there, once, in order, with ends that agree; and
-whether its lines go on from session to session, on one host in each, and never back in time.
+whether it goes on from session to session, on one host in each.
 
 A process numbers what it begins (invokes and single events) 1, 2, 3, … in the order of its lines.
 The tallies of buckets of these numbers (tallies.py) prove that of all of them at once, and that
@@ -28,7 +28,6 @@ from analytics.tables.tallies import (
     BUCKET_SIZE,
     ROW,
     bucket_of,
-    is_asking,
     is_begin,
     is_of_operation,
     mixed,
@@ -94,7 +93,7 @@ def examined(tallies: DataFrame, events: DataFrame, is_of_lines: bool) -> Examin
         if process not in gaps
     ][:PROCESSES_SHOWN_MAX]
     if is_of_lines:
-        holes += _displaced(rows, events)
+        holes += _displaced(rows)
     if not unproven:
         return Examined(tuple(holes), None)
     wrong = _wrong(only_in(events, unproven), is_of_lines)
@@ -140,8 +139,6 @@ def _by_bucket(tallies: DataFrame) -> DataFrame:
         summed("said").alias("said"),
         F.max("is_disordered").alias("is_disordered"),
         F.max("early").alias("early"),
-        *(F.min(name).alias(name) for name in ("first_ns", "asked_ns")),
-        *(F.max(name).alias(name) for name in ("last_ns", "is_back", "is_asked_back")),
     )
 
 
@@ -180,85 +177,32 @@ def _unordered(rows: Sequence[Any]) -> list[str]:
     return found
 
 
-# --- sessions, hosts, time ------------------------------------------------------------------------
+# --- sessions and hosts ---------------------------------------------------------------------------
 
 
-def _displaced(rows: Sequence[Any], events: DataFrame) -> list[str]:
-    """Return the processes whose lines go back to an earlier session, to another host within one,
-    or in time. A line that does not say its session stands anywhere.
+def _displaced(rows: Sequence[Any]) -> list[str]:
+    """Return the processes that go back to an earlier session, or to another host within one. A
+    line that does not say its session stands anywhere.
     """
     sessions: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.session is not None:
             sessions[row.process][row.session].append(row)
-    found, asking = list[str](), list[str]()
-    for process, of_process in sorted(sessions.items()):
-        if wrong := _wrong_sessions(of_process):
-            found.append(f"{process}: {wrong}")
-        elif any(_is_asked_back(parts) for parts in of_process.values()):
-            asking.append(process)
-    found += [f"{process}: time goes back" for process in _asked_alone(events, asking)]
-    return found[:PROCESSES_SHOWN_MAX]
+    wrong = ((process, _wrong_sessions(own)) for process, own in sorted(sessions.items()))
+    return [f"{process}: {said}" for process, said in wrong if said][:PROCESSES_SHOWN_MAX]
 
 
 def _wrong_sessions(sessions: Mapping[int, list[Any]]) -> str:
     """Return what is wrong with the sessions of a process, "" if nothing is."""
-    high, latest = 0, dict[str | None, int]()
+    high = 0
     for session, parts in sorted(sessions.items()):
-        [host, *others] = {row.host for row in parts}
-        if others:
+        if len({row.host for row in parts}) > 1:
             return f"session {session} is of two hosts"
         begun = [row for row in parts if row.begun]
-        if begun and min(row.low for row in begun) < high:
+        if any(row.low < high for row in begun):
             return f"session {session} stands before an earlier one"
         high = max([high, *(row.high for row in begun)])
-        times = [row[name] for row in parts for name in ("first_ns", "asked_ns")]
-        first_ns = min(t_ns for t_ns in times if t_ns is not None)
-        if first_ns < latest.get(host, 0) or _is_back(parts):
-            return f"time goes back in session {session}"
-        latest[host] = max(latest.get(host, 0), *(row.last_ns for row in parts))
     return ""
-
-
-def _is_back(parts: Iterable[Any]) -> bool:
-    """Whether a line of a session, but for those that send a GET, is earlier than one before it."""
-    return any(row.is_back for row in parts) or _is_over("first_ns", parts)
-
-
-def _is_asked_back(parts: Iterable[Any]) -> bool:
-    """Whether a line of a session that sends a GET is earlier than one before it."""
-    return any(row.is_asked_back for row in parts) or _is_over("asked_ns", parts)
-
-
-def _is_over(name: str, parts: Iterable[Any]) -> bool:
-    """Whether a time of a block is smaller than the last one of a block before it."""
-    blocks: dict[int, list[Any]] = defaultdict(list)
-    for row in parts:
-        blocks[row[BLOCK]].append(row)
-    latest = 0
-    for _, own in sorted(blocks.items()):
-        if min((row[name] for row in own if row[name] is not None), default=latest) < latest:
-            return True
-        latest = max([latest, *(row.last_ns for row in own)])
-    return False
-
-
-def _asked_alone(events: DataFrame, processes: list[str]) -> list[str]:
-    """Return the processes with a GET that is earlier than a line before it, and no other one's
-    second half: who is told what is gone asks twice in one request.
-    """
-    if not processes:
-        return []
-    own = W.partitionBy("process", "session").orderBy(BLOCK, ROW)
-    latest = F.max("t_ns").over(own.rowsBetween(W.unboundedPreceding, -1))
-    gets = (
-        events.where(F.col("process").isin(*processes))
-        .withColumn("is_back", latest > F.col("t_ns"))
-        .where(is_asking())
-    )
-    first = F.min(F.struct(BLOCK, ROW, "is_back")).alias("first")
-    found = gets.groupBy("process", "session", "t_ns").agg(first).where("first.is_back")
-    return sorted(row.process for row in found.select("process").distinct().collect())
 
 
 # --- numbers that are missing ---------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
-from pyspark.sql.window import WindowSpec
 
 from analytics.common.schema import OPERATIONS
 from analytics.intake.strict import BLOCK
@@ -23,12 +22,10 @@ COLUMNS: Final = (
     "run_id STRING, process STRING, bucket BIGINT, session BIGINT, host STRING, node STRING,"
     f" term BIGINT, {BLOCK} BIGINT, last_ns BIGINT, answered_by BIGINT, answered_ns BIGINT,"
     " sent_ns BIGINT, begun BIGINT, low BIGINT, high BIGINT, mixed BIGINT, is_disordered BOOLEAN,"
-    " early BIGINT, first_ns BIGINT, asked_ns BIGINT, is_back BOOLEAN, is_asked_back BOOLEAN,"
-    " said ARRAY<BIGINT>, told ARRAY<BIGINT>"
+    " early BIGINT, said ARRAY<BIGINT>, told ARRAY<BIGINT>"
 )
 PROVEN: Final = ("put", "get")  # of which an end may be the whole operation; the others are few
 ROW: Final = "row"  # of events that were read from lines: their order in a `BLOCK` of the file
-LATEST: Final = "struct<session: bigint, t_ns: bigint>"
 # Of a number's offset in its bucket: two sets of one size and other numbers have the same sum once
 # in 2^31.
 MIX_PRIME: Final = 2**31 - 1
@@ -49,10 +46,7 @@ def tallies_of(events: DataFrame) -> DataFrame:
     `begun`, `low`, `high`, `mixed`: how many numbers were begun, the least and the greatest, and
     the sum of the mixed ones. `is_disordered`: in the block alone it is seen that something stands
     before what it has to stand behind. `early`: the greatest number that has ended there before any
-    has begun. `is_back`: a line there has a smaller time than one of its session before it, or
-    stands behind one of a later session; `is_asked_back`: the same of the lines that send a GET.
-    `first_ns`, `asked_ns`: the earliest of the others, and of these. All but the last two only of
-    events that have `BLOCK` and `ROW`.
+    has begun. Both only of events that have `BLOCK` and `ROW`.
 
     `said`: three sums that are 0 where each invoke has one end that repeats what it says of the
     operation: an invoke adds the hash of that, an end takes it off. `told`: the same of `PROVEN`,
@@ -69,7 +63,6 @@ def tallies_of(events: DataFrame) -> DataFrame:
             "is_begin": is_begin(),
             "answered": F.when(is_answer, F.col("t_ns")),
             "sent": F.when(is_answer, F.coalesce("invoke_ns", "t_ns")),
-            "asks": is_asking(),
             "step": step,
             "said": said,
             "told": F.when(F.col("f").isin(*PROVEN), _told(said, is_invoke)),
@@ -77,21 +70,15 @@ def tallies_of(events: DataFrame) -> DataFrame:
     )
     if ROW in events.columns:
         # Narrow before they are moved to be sorted.
-        names = ("op_id", ROW, "t_ns", "is_begin", "asks", "answered", "sent", "step")
-        rows = rows.select(*GROUP, *names, "said", "told").withColumns(
-            {"begun_before": _begun_before(), "latest": _latest()}
-        )
+        names = ("op_id", ROW, "t_ns", "is_begin", "answered", "sent", "step", "said", "told")
+        rows = rows.select(*GROUP, *names).withColumn("begun_before", _begun_before())
     else:
-        nothing = {"begun_before": F.lit(None).cast("bigint"), "latest": F.lit(None).cast(LATEST)}
-        rows = rows.withColumns(nothing)
+        rows = rows.withColumn("begun_before", F.lit(None).cast("bigint"))
     number, before = F.when(F.col("is_begin"), F.col("op_id")), F.col("begun_before")
     wrong = F.when(F.col("is_begin"), F.col("op_id") != before + 1).otherwise(
         F.col("op_id") > before
     )
     early = F.when(~F.col("is_begin") & before.isNull(), F.col("op_id"))
-    latest = F.col("latest")
-    is_later = (latest["session"] == F.col("session")) & (latest["t_ns"] > F.col("t_ns"))
-    is_back = F.coalesce((latest["session"] > F.col("session")) | is_later, F.lit(False))
     return rows.groupBy(*GROUP).agg(
         F.max("t_ns").alias("last_ns"),
         F.min(F.when(F.col("answered").isNotNull(), F.col("op_id"))).alias("answered_by"),
@@ -103,10 +90,6 @@ def tallies_of(events: DataFrame) -> DataFrame:
         F.coalesce(F.sum(F.when(F.col("is_begin"), _mixed())), F.lit(0)).alias("mixed"),
         F.max(F.coalesce(wrong, F.lit(False))).alias("is_disordered"),
         F.max(early).alias("early"),
-        F.min(F.when(~F.col("asks"), F.col("t_ns"))).alias("first_ns"),
-        F.min(F.when(F.col("asks"), F.col("t_ns"))).alias("asked_ns"),
-        F.max(is_back & ~F.col("asks")).alias("is_back"),
-        F.max(is_back & F.col("asks")).alias("is_asked_back"),
         _sums("said").alias("said"),
         _sums("told").alias("told"),
     )
@@ -125,11 +108,6 @@ def is_of_operation() -> Column:
 def is_begin() -> Column:
     """Return whether an event takes a number: an invoke or a single event."""
     return (F.col("type") == "invoke") | ~is_of_operation()
-
-
-def is_asking() -> Column:
-    """Return whether an event sends a GET."""
-    return (F.col("f") == "get") & (F.col("type") == "invoke")
 
 
 def bucket_of(op_id: Column) -> Column:
@@ -160,16 +138,8 @@ def _mixed() -> Column:
 
 def _begun_before() -> Column:
     """Return the greatest number that was begun in the same block before the row."""
-    return F.max(F.when(F.col("is_begin"), F.col("op_id"))).over(_before())
-
-
-def _latest() -> Column:
-    """Return the greatest time of the latest session before the row, in the same block."""
-    return F.max(F.struct("session", "t_ns")).over(_before())
-
-
-def _before() -> WindowSpec:
-    return W.partitionBy("process", BLOCK).orderBy(ROW).rowsBetween(W.unboundedPreceding, -1)
+    so_far = W.partitionBy("process", BLOCK).orderBy(ROW).rowsBetween(W.unboundedPreceding, -1)
+    return F.max(F.when(F.col("is_begin"), F.col("op_id"))).over(so_far)
 
 
 def _sums(name: str) -> Column:

@@ -11,10 +11,9 @@ from pyspark.sql import functions as F
 
 from analytics.common.schema import KEY
 from analytics.common.table_store import few, is_never_any
+from analytics.tables.following import WILD
+from analytics.tables.lives import EVER
 from analytics.tables.runs import one_host
-
-EVER = -1  # earlier than any time
-WILD = "[*>]"  # in the name of a pattern
 
 
 def without_idle(
@@ -69,7 +68,7 @@ def _found_it(unclear: DataFrame, rows: DataFrame, begins: str, place: Sequence[
     return (
         unclear.join(done, own)
         .where(is_superseded & (F.col("done_from_ns") > F.col("from_ns")))
-        .groupBy(*KEY, *own, "from_ns")
+        .groupBy(*dict.fromkeys((*KEY, *own)), "from_ns")
         .agg(F.min("first").alias("found"))
         .where(~F.col("found.is_other"))
     )

@@ -569,52 +569,23 @@ def _misnumbered(rows: Iterable[Event]) -> list[str]:
     return list(found.values())
 
 
-@dataclass
-class _Clock:
-    """Where the lines of a process stand. `latest_ns`: of the session, `before_ns`: of lower ones,
-    by host. `asked_ns`: when its GETs were sent.
-    """
-
-    session: int
-    host: str | None
-    latest_ns: int = 0
-    before_ns: dict[str | None, int] = field(default_factory=dict)
-    asked_ns: set[int] = field(default_factory=set)
-
-    def take(self, row: Event) -> str:
-        """Take the next line; return why it can't stand there, "" if it can."""
-        host, t_ns = row.get("host"), row["t_ns"]
-        if row["session"] < self.session:
-            return f"session {row['session']} behind {self.session}"
-        if row["session"] > self.session:
-            so_far = max(self.latest_ns, self.before_ns.get(self.host, 0))
-            self.before_ns[self.host] = so_far
-            self.session, self.host, self.latest_ns, self.asked_ns = row["session"], host, 0, set()
-        if host != self.host:
-            return f"session {self.session} is of two hosts"
-        is_sent = row["f"] == "get" and row["type"] == "invoke"
-        # Who is told what is gone asks twice in one request.
-        is_beside = is_sent and t_ns in self.asked_ns
-        if is_sent:
-            self.asked_ns.add(t_ns)
-        if t_ns < self.before_ns.get(host, 0) or (t_ns < self.latest_ns and not is_beside):
-            return f"time goes back behind {self.latest_ns}"
-        self.latest_ns = max(self.latest_ns, t_ns)
-        return ""
-
-
 def _displaced(rows: Iterable[Event]) -> list[str]:
-    """Return the processes whose lines go back to an earlier session, to another host within one,
-    or in time. A line that does not say its session stands anywhere.
+    """Return the processes that go back to an earlier session, or to another host within one. A
+    line that does not say its session stands anywhere.
     """
-    clocks: dict[str, _Clock] = {}
+    latest: dict[str, int] = {}
+    hosts: dict[tuple[str, int], str | None] = {}
     found: dict[str, str] = {}
     for row in rows:
-        if row.get("session") is not None:
-            process = row["process"]
-            clock = clocks.setdefault(process, _Clock(row["session"], row.get("host")))
-            if complaint := clock.take(row):
-                found.setdefault(process, f"{process}: {complaint}")
+        process, session = row["process"], row.get("session")
+        if session is None:
+            continue
+        if hosts.setdefault((process, session), row.get("host")) != row.get("host"):
+            found.setdefault(process, f"{process}: session {session} is of two hosts")
+        is_end = row["f"] in FUNCTIONS and row["type"] != "invoke"
+        if not is_end and session < latest.setdefault(process, session):
+            found.setdefault(process, f"{process}: session {session} behind {latest[process]}")
+        latest[process] = max(session, latest.get(process, session))
     return list(found.values())
 
 

@@ -1,4 +1,4 @@
-"""Sabotage that testers of other brokers would think of: clocks, hosts and counts that contradict
+"""Sabotage that testers of other brokers would think of: sessions, hosts and counts that contradict
 themselves, disks that do, ends that never acted.
 
 What lives here: these changes. What must not: damage of other files (broken_files.py).
@@ -13,7 +13,7 @@ from tests.judges.broken_files import about, say
 from tests.judges.broken_rows import Op, ended, one
 from tests.judges.broken_scenes import opening
 from tests.judges.groups import GROUP
-from tests.judges.history import RAW, MadeHistory
+from tests.judges.history import MadeHistory
 from tests.judges.kinds import breaks, damages, hides, need
 from tests.judges.scene import SceneWriter
 
@@ -51,25 +51,6 @@ def session_goes_back(history: MadeHistory, rng: random.Random) -> None:
     for row in (op.invoke, op.end):
         row["session"] = 0
         row.pop("epoch", None)
-
-
-@hides("clock-goes-back", "the times of a process' lines go up")
-def clock_goes_back(history: MadeHistory, rng: random.Random) -> None:
-    """An answer is said to be later than a line of its session behind it."""
-    op = one(rng, [op for op in ended(history) if _behind(history, op)])
-    assert op.end is not None
-    op.end["t_ns"] = rng.choice(_behind(history, op)) + 1
-
-
-def _behind(history: MadeHistory, op: Op) -> list[int]:
-    """Return the times of the lines of an operation's session behind its end."""
-    place = next(place for place, row in enumerate(history.rows) if row is op.end)
-    names = ("process", "session")
-    return [
-        row["t_ns"]
-        for row in history.rows[place + 1 :]
-        if RAW not in row and all(row.get(name) == op.invoke[name] for name in names)
-    ]
 
 
 # --- what run.json says ---------------------------------------------------------------------------

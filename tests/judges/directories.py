@@ -384,7 +384,7 @@ def files_are_a_list() -> Made:
     return Made(clean(), UNKNOWN, then=change)
 
 
-# --- sessions, hosts, clocks ----------------------------------------------------------------------
+# --- sessions and hosts ---------------------------------------------------------------------------
 
 
 def _of_two_sessions(**second: Any) -> RunRecorder:
@@ -428,49 +428,6 @@ def session_is_lower_than_the_one_before_it() -> Made:
     for row in run.rows[:2]:
         row["session"] = 2
     return Made(run, UNKNOWN)
-
-
-@directory
-def answer_is_later_than_a_line_behind_it() -> Made:
-    """So nothing that was acknowledged meanwhile is missing in what is asked behind it."""
-    run = _of_two_sessions(session=0)
-    run.rows[3]["t_ns"] = run.rows[6]["t_ns"] + 1
-    return Made(run, UNKNOWN)
-
-
-@directory
-def question_is_earlier_than_a_line_before_it() -> Made:
-    """So what it is not told was acknowledged while it was under way."""
-    run = _of_two_sessions(session=0)
-    for row, name in ((run.rows[6], "t_ns"), (run.rows[7], "invoke_ns")):
-        row[name] = run.rows[2]["t_ns"] - 1
-    return Made(run, UNKNOWN)
-
-
-@directory
-def session_is_earlier_than_the_one_before_it() -> Made:
-    run = _of_two_sessions()
-    for row, name in ((run.rows[6], "t_ns"), (run.rows[7], "invoke_ns")):
-        row[name] = run.rows[2]["t_ns"] - 1
-    return Made(run, UNKNOWN)
-
-
-@directory
-def question_is_as_early_as_the_one_that_it_is_the_rest_of() -> Made:
-    run = RunRecorder()
-    run.sub("s", "t", 0, resumed=False, cursor=0)
-    put(run, 1)
-    put(run, 2)
-    run.purge("t", 1)
-    told = run.invoke("s", "get", "t", last_id=0)
-    run.sub("s", "u", 0, resumed=False, cursor=0)
-    run.unsub("s", "u")
-    rest = run.invoke("s", "get", "t", last_id=1)
-    rest["t_ns"] = told["t_ns"]
-    run.complete(told, "fail", error="purged", first_id=1, last_id=1)
-    run.complete(rest, "ok", items=[[2, "p", 2, 1]], count=1, first_id=2, last_id=2)
-    run.drained("s", "t", 2)
-    return Made(run, Expected("valid"))
 
 
 @directory
