@@ -441,6 +441,7 @@ for _name, _old, _new in (
     ("time of the invoke", '"invoke_ns":1000000', '"invoke_ns":2000000'),
     ("cursor asked with", '"asked":null', '"asked":7'),
     ("epoch", '"epoch":null', '"epoch":7'),
+    ("host", '"host":"h"', '"host":"x"'),
 ):
 
     def _contradict(kept: Kept, old: str = _old, new: str = _new) -> None:
@@ -453,6 +454,21 @@ for _name, _old, _new in (
         "contradicts the invoke, left out, such as s op 1",
         _contradict,
     )
+# Of s: what an operation, both lines of it, says otherwise than the others of its process.
+for _name, _said, _place, _old, _new in (
+    ("another host", "s: session 0 is of two hosts", 2, '"host":"h"', '"host":"x"'),
+    ("a later session", "s: session 1 stands before", 0, '"session":0', '"session":1'),
+):
+
+    def _displace(kept: Kept, place: int = _place, old: str = _old, new: str = _new) -> None:
+        lines = kept.lines("s")
+        both = range(place, place + 2)
+        assert all(old in lines[at] for at in both), lines
+        changed = (line.replace(old, new) if at in both else line for at, line in enumerate(lines))
+        kept.set("s", *changed)
+        seal(kept.directory)
+
+    HOLES[f"operation of {_name}"] = (_said, _displace)
 UNVOUCHED: dict[str, Case] = {
     "version 0.2": ("run.json names the files of its history", as_if_of_version_0_2),
     "version 0.1": ("run.json has no `history`", lambda kept: kept.about(history=None)),
