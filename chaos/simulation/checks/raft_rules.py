@@ -180,7 +180,7 @@ class RaftRules:
         if is_leader:
             self._counts_rightly(node, member, life)
             self._forgets_no_answer(node, member, life)
-            self._empties_windows(node, member, life)
+            self._counts_what_is_in_flight(node, member, life)
         self._copies_what_is_committed(node, member, life)
         if life.sent:
             gone = life.sent.keys() - member.linked.names
@@ -270,15 +270,22 @@ class RaftRules:
             text = f"{node.name} takes {known} for admitted, of its log, which has {there}"
             self._fail("replaced", text)
 
-    def _empties_windows(self, node: SimNode, member: Member, life: Life) -> None:
-        """Check that what was in flight on a connection that has ended counts no more."""
-        for name, window in member.raft._sender.windows.items():
-            if not window.bytes or name not in life.sent:
+    def _counts_what_is_in_flight(self, node: SimNode, member: Member, life: Life) -> None:
+        """Check that what was sent counts until it is acknowledged, refused or lost, no longer."""
+        raft = member.raft
+        for name, window in raft._sender.windows.items():
+            term, last, at_s = life.sent.get(name, (-1, 0, 0.0))
+            if term != raft.term:
                 continue
-            term, _, at_s = life.sent[name]
-            if term == member.raft.term and self._world.net.closed_s(node.name, name) > at_s:
+            is_open = self._world.net.closed_s(node.name, name) <= at_s
+            if window.bytes and not is_open:
                 text = f"{node.name} takes {window.bytes} bytes to {name} for in flight"
                 self._fail("append", f"{text}, on a connection that has ended")
+            is_awaited = is_open and name not in life.refused and raft._core.is_reachable(name)
+            is_awaited = is_awaited and raft.match_index(name) < last
+            if is_awaited and not window.bytes and member.journal.term_at(last) is not None:
+                text = f"{node.name} takes nothing to {name} for in flight, has sent up to {last}"
+                self._fail("append", f"{text}, and has answers up to {raft.match_index(name)}")
 
     def _copies_what_is_committed(self, node: SimNode, member: Member, life: Life) -> None:
         """Check that a copy which is begun has the admissions that its source knows."""
