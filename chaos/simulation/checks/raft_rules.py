@@ -45,6 +45,7 @@ from cluster.wire.messages import (
 
 UNGRANTABLE: Final = -1  # the last term of a vote request that only tells the term
 CLOCK_S: Final = 1e-6
+REFUSED_TURNS_MAX: Final = 50  # from a refusal's arrival until it is looked at
 
 Last = tuple[int, int]  # term and index of a log's last entry
 Voter = tuple[str, str]  # a member and its incarnation
@@ -89,6 +90,8 @@ class Life:
     # As a leader, by follower: the term and the last entry that it was sent, until that was lost.
     sent: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)  # who has, and it may not know yet
+    turns: int = 0
+    refused_at: dict[str, int] = field(default_factory=dict)  # by who has: at which turn, last
     asked_for: dict[str, tuple[int, int]] = field(default_factory=dict)  # in a refusal, in a term
     question_s: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     passed: tuple[int, int] = (0, 0)  # the newest barrier that a majority has answered in a term
@@ -169,6 +172,7 @@ class RaftRules:
         if member is None:
             return
         raft, mirror, life = member.raft, self._mirror_of(node), self._life_of(node)
+        life.turns += 1
         committed = max(raft.commit_index, raft.applied_index)
         if committed > self._committed:
             self._only_committed(node, committed)
@@ -281,7 +285,8 @@ class RaftRules:
             if window.bytes and not is_open:
                 text = f"{node.name} takes {window.bytes} bytes to {name} for in flight"
                 self._fail("append", f"{text}, on a connection that has ended")
-            is_awaited = is_open and name not in life.refused and raft._core.is_reachable(name)
+            since = life.turns - life.refused_at.get(name, -REFUSED_TURNS_MAX)
+            is_awaited = is_open and since >= REFUSED_TURNS_MAX and raft._core.is_reachable(name)
             is_awaited = is_awaited and raft.match_index(name) < last
             if is_awaited and not window.bytes and member.journal.term_at(last) is not None:
                 text = f"{node.name} takes nothing to {name} for in flight, has sent up to {last}"
@@ -339,6 +344,7 @@ class RaftRules:
             said[voter] = max(message.next_index - 1, said.get(voter, 0))
         else:  # what was in flight was not taken
             life = self._life(target)
+            life.refused_at[source] = life.turns
             term, least = life.asked_for.get(source, (message.term, message.next_index))
             if message.term >= term:  # one from an earlier leadership is not looked at
                 life.sent.pop(source, None)
