@@ -735,13 +735,14 @@ def test_who_listens_passes_on_the_answer_to_what_another_call_has_published(
     """It comes while the id is taken up anew, or once the caller has left."""
     others, passed_on = Reply(ACK, "another.1", "a", "a", 1, {}), list[Reply]()
     with client_of(node) as client:
-        exchange = client._session.exchange(Ask(Request(GET, "")), now_ms() + DEADLINE_MS)
+        ask = Ask(Request(GET, ""))
+        exchange = client._session.exchange(ask, now_ms() + DEADLINE_MS)
         exchange.started(now_ms())
         parts: Any = SimpleNamespace(
             session=client._session,
             joined=SimpleNamespace(replied=passed_on.append),
             connection=SimpleNamespace(receive=lambda endpoint, timeout_ms: others, cause=""),
         )
-        [action] = client._listen(parts, exchange, 0, 1.0)
+        [action] = client._listen(parts, exchange, ask, 0, 1.0)
     assert passed_on == [others]
     assert isinstance(action, Listen)
