@@ -792,17 +792,22 @@ class Broker:
     def _cuts(self, operations: list[Operation]) -> Iterable[int]:
         """Return where to cut, so that no entry is over its limit, nor long to apply.
 
-        Every node applies an entry in one go, in which it says and hears nothing.
+        Every node applies an entry in one go, in which it says and hears nothing. An entry places a
+        subscription once: its number is what tells two places from one another.
         """
         size = work = 0
+        placed: set[tuple[str, str]] = set()
         for position, operation in enumerate(operations):
             more, more_bytes = self._work_of(operation), commands.size_bytes(operation)
             is_over = work + more > ENTRY_WORK_MAX or not commands.fits(size + more_bytes)
-            if is_over and size:
+            places = _places(operation)
+            if size and (is_over or places & placed):
                 yield position
                 size = work = 0
+                placed.clear()
             size += more_bytes
             work += more
+            placed |= places
         if operations:
             yield len(operations)
 
@@ -1602,6 +1607,13 @@ def _without_data(waiting: Waiting) -> Waiting:
     """
     waiting.request.lengths = waiting.request.data = b""
     return waiting
+
+
+def _places(operation: Operation) -> set[tuple[str, str]]:
+    """Return the subscription that an operation has begin elsewhere than at the end, or moves."""
+    if isinstance(operation, Seek) or (isinstance(operation, Subscribe) and operation.start != NEW):
+        return {(operation.client_id, operation.topic)}
+    return set()
 
 
 def _changed(what: str) -> Refused:

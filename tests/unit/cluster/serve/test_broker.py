@@ -1276,8 +1276,8 @@ def test_what_is_long_to_apply_stands_alone_in_its_entry(timed: BrokerBench) -> 
 
 def test_starts_at_a_time_are_spread_over_entries(timed: BrokerBench) -> None:
     """To find where each is takes as long as thirty subscriptions."""
-    for start in ("new", *["@0"] * 40, "earliest"):
-        timed.ask(SEEK, "t", start=start)
+    for number, start in enumerate(("new", *["@0"] * 40, "earliest")):
+        timed.ask(SEEK, f"t{number}", start=start)
     assert sizes(timed) == [32, 10]
 
 
@@ -1388,3 +1388,22 @@ def test_who_waits_for_any_topic_hears_at_once_that_there_was_no_room_for_one(
     assert [code_of(answer) for answer in bench.turn()] == ["ACK"]
     bench.ask(PUT, "x.1", counter=1, publication="p")
     assert [code_of(answer) for answer in bench.turn()] == ["ACK", "too_many"]
+
+
+@pytest.mark.parametrize("kind", [SEEK, SUB])
+def test_who_was_placed_and_moved_at_once_by_somebody_else_is_told_so(
+    timed: BrokerBench, kind: str
+) -> None:
+    """A place is known by its entry's number, so an entry places a subscription once."""
+    topic = "t" if kind == SEEK else "u"
+    for counter in range(1, 6):
+        timed.ask(PUT, topic, counter=counter, publication="p")
+    timed.ask("ADMIN", topic, "", act="topic-create", policy=parse_keep("forever"))
+    timed.turn()
+    timed.ask(kind, topic, start="earliest")
+    timed.ask(SEEK, topic, start="new")
+    timed.ask(SEEK, "t", start="new")
+    first, second = timed.turn()[:2]
+    assert first.body["placed"] < second.body["placed"]
+    timed.ask(GET, topic, last_id=first.body["last_id"], placed=first.body["placed"])
+    assert [code_of(answer) for answer in timed.turn()] == ["moved"]
