@@ -19,7 +19,7 @@ from zlib import crc32
 
 import orjson
 
-from chaos.simulation.checks.invariants import ADMIT_MARK, Invariants
+from chaos.simulation.checks.invariants import ADMIT_MARK, NEVER_S, Invariants
 from chaos.simulation.checks.mirror import Mirror
 from chaos.simulation.world.network import member_of
 from chaos.simulation.world.node import SimNode
@@ -89,6 +89,7 @@ class Life:
     matches: tuple[int, list[tuple[str, int]]] | None = None  # as a leader: term, who has what
     # As a leader, by follower: the term and the last entry that it was sent, until that was lost.
     sent: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    parted_s: dict[str, float] = field(default_factory=dict)  # when it has heard of that, by whom
     refused: set[str] = field(default_factory=set)  # who has, and it may not know yet
     turns: int = 0
     refused_at: dict[str, int] = field(default_factory=dict)  # by who has: at which turn, last
@@ -157,6 +158,8 @@ class RaftRules:
             self._note_end(fields["node"])
         elif kind == "double_gone":
             self._lives.pop(fields["node"], None)
+        elif kind == "peer_disconnected":
+            self._life(fields["node"]).parted_s[fields["name"]] = self._world.now
         elif kind == "transferring":
             self._life(fields["node"]).transferred_index = fields["index"]
 
@@ -197,7 +200,6 @@ class RaftRules:
         life.term, life.settled_index = mirror.term, raft.settled_index
         life.leading, life.turned_s = raft.term if is_leader else None, self._world.now
         if not self._world.net.has_untaken(node.name):
-            life.refused.clear()
             life.heard_before.clear()  # whatever was asked is answered by now, or never
             life.claims.clear()
             if life.asks_s is not None or life.pre_votes:
@@ -281,7 +283,7 @@ class RaftRules:
             term, last, at_s = life.sent.get(name, (-1, 0, 0.0))
             if term != raft.term:
                 continue
-            is_open = self._world.net.closed_s(node.name, name) <= at_s
+            is_open = life.parted_s.get(name, NEVER_S) <= at_s
             if window.bytes and not is_open:
                 text = f"{node.name} takes {window.bytes} bytes to {name} for in flight"
                 self._fail("append", f"{text}, on a connection that has ended")
@@ -440,7 +442,8 @@ class RaftRules:
     def _sends_once(self, node: SimNode, target: str, message: AppendEntries) -> None:
         """Check that what is in flight is not sent again (rule 22).
 
-        It is lost with its connection, and by a refusal.
+        It is lost with its connection, and by a refusal: once that is looked at, the next message
+        begins anew.
         """
         life, first, last = self._life_of(node), message.entries[0][1], message.entries[-1][1]
         term, known, at_s = life.sent.get(target, (0, 0, 0.0))
@@ -449,6 +452,8 @@ class RaftRules:
         if is_taken and term == message.term and first <= known:
             text = f"{node.name} sends {target} entry {first} again in term {term}"
             self._fail("append", f"{text}: up to {known} are in flight")
+        if not self._world.net.has_untaken(node.name):
+            life.refused.discard(target)
         life.sent[target] = message.term, last, self._world.now
 
     def _note_admission(self, index: int, term: int, command: bytes) -> None:
