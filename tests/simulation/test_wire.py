@@ -18,14 +18,14 @@ from chaos.simulation.world.wire import Wire, WirePeers, wired
 from chaos.simulation.world.world import World
 from cluster.members.peers import Connected, Disconnected, PeerPort
 from cluster.wire.messages import PROTOCOL_VERSION, Hello, ReadIndex, Relay
-from tests.unit.chaos.simulation.test_network import Clock as Timeline
+from tests.unit.chaos.simulation.test_network import TimedCalls
 
 CALM = SimLinkConditions(delay_ms=1.0, jitter_ms=1.0)
 BAD = SimLinkConditions(delay_ms=5.0, jitter_ms=20.0, loss=0.05)
 TURN_S = 0.01
 
 
-class WireClock(Timeline):
+class WireClock(TimedCalls):
     """A timeline whose streams go on where they were, as the world's do."""
 
     def __init__(self, seed: int) -> None:

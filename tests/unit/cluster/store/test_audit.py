@@ -213,58 +213,84 @@ def test_the_one_that_differs_from_a_majority_stops_and_says_since_when() -> Non
     comparison = StateComparison()
     mine = marks(20, wrong_from=FEW * 11)
     for name in ("b", "c"):
-        comparison.take(name, to_tell(marks(10)))
-    assert comparison.judge(mine, ["b", "c"], 2) == (0, [])
+        comparison.take(name, "once", to_tell(marks(10)))
+    assert comparison.judge(mine, of("bc"), 2) == (0, [])
     assert comparison.agreed == FEW * 10
-    comparison.take("b", to_tell(marks(20)))
-    index, who = comparison.judge(mine, ["b", "c"], 2)
+    comparison.take("b", "once", to_tell(marks(20)))
+    index, who = comparison.judge(mine, of("bc"), 2)
     assert (index, who) == (FEW * 20, ["b"])  # one word against another
-    comparison.take("c", to_tell(marks(20)))
+    comparison.take("c", "once", to_tell(marks(20)))
     with pytest.raises(Differs, match=f"between entries {FEW * 10} and {FEW * 16}") as caught:
-        comparison.judge(mine, ["b", "c"], 2)
+        comparison.judge(mine, of("bc"), 2)
     assert caught.value.agreed == FEW * 10
 
 
 def test_those_who_are_the_majority_say_who_differs_once_and_go_on() -> None:
     comparison = StateComparison()
-    comparison.take("b", to_tell(marks(20)))
-    comparison.take("c", to_tell(marks(20, wrong_from=FEW * 20)))
-    assert comparison.judge(marks(20), ["b", "c"], 2) == (FEW * 20, ["c"])
-    assert comparison.judge(marks(20), ["b", "c"], 2) == (0, [])
+    comparison.take("b", "once", to_tell(marks(20)))
+    comparison.take("c", "once", to_tell(marks(20, wrong_from=FEW * 20)))
+    assert comparison.judge(marks(20), of("bc"), 2) == (FEW * 20, ["c"])
+    assert comparison.judge(marks(20), of("bc"), 2) == (0, [])
     assert comparison.agreed == FEW * 20
 
 
 def test_nobody_s_word_counts_who_is_no_member_and_one_other_s_is_no_majority() -> None:
     comparison = StateComparison()
     for name in ("b", "c", "stranger"):
-        comparison.take(name, to_tell(marks(20, wrong_from=0)))
-    assert comparison.judge(marks(20), [], 2) == (0, [])
-    assert comparison.judge(marks(20), ["b"], 2)[1] == ["b"]
+        comparison.take(name, "once", to_tell(marks(20, wrong_from=0)))
+    assert comparison.judge(marks(20), {}, 2) == (0, [])
+    assert comparison.judge(marks(20), of("b"), 2)[1] == ["b"]
     with pytest.raises(Differs):
-        comparison.judge(marks(20), ["b", "c"], 2)
+        comparison.judge(marks(20), of("bc"), 2)
 
 
 def test_of_five_two_s_word_stops_nobody() -> None:
     comparison = StateComparison()
     for name in ("b", "c"):
-        comparison.take(name, to_tell(marks(20, wrong_from=0)))
-    assert comparison.judge(marks(20), "bcde", 3) == (FEW * 20, ["b", "c"])
+        comparison.take(name, "once", to_tell(marks(20, wrong_from=0)))
+    assert comparison.judge(marks(20), of("bcde"), 3) == (FEW * 20, ["b", "c"])
 
 
 def test_of_five_two_may_differ() -> None:
     comparison = StateComparison()
     for name, wrong_from in (("b", 0), ("c", 2**60), ("d", 2**60), ("e", 0)):
-        comparison.take(name, to_tell(marks(20, wrong_from=wrong_from)))
-    index, who = comparison.judge(marks(20), "bcde", 3)
+        comparison.take(name, "once", to_tell(marks(20, wrong_from=wrong_from)))
+    index, who = comparison.judge(marks(20), of("bcde"), 3)
     assert (index, who) == (FEW * 20, ["b", "e"])
-    comparison.take("e", to_tell(marks(20)))
+    comparison.take("e", "once", to_tell(marks(20)))
     with pytest.raises(Differs):
-        comparison.judge(marks(20, wrong_from=0), "bcde", 3)
+        comparison.judge(marks(20, wrong_from=0), of("bcde"), 3)
 
 
 def test_what_one_tells_is_kept_in_bounded_space() -> None:
     comparison = StateComparison()
     for start in range(0, 100_000, 50):
-        comparison.take("b", {start + number: "x" for number in range(50)})
-    assert len(comparison._told["b"]) == KEPT_MAX
-    assert min(comparison._told["b"]) == 100_000 - KEPT_MAX
+        comparison.take("b", "once", {start + number: "x" for number in range(50)})
+    incarnation, told = comparison._told["b"]
+    assert (incarnation, len(told), min(told)) == ("once", KEPT_MAX, 100_000 - KEPT_MAX)
+
+
+def test_a_state_is_in_dispute_until_a_majority_has_this_node_s_own() -> None:
+    comparison = StateComparison()
+    comparison.take("b", "once", to_tell(marks(20, wrong_from=FEW * 16)))
+    comparison.judge(marks(20), of("bc"), 2)
+    assert comparison.in_dispute == ["b"]
+    comparison.take("c", "once", to_tell(marks(20)))
+    comparison.judge(marks(20), of("bc"), 2)
+    assert comparison.in_dispute == []
+
+
+def test_what_an_earlier_incarnation_told_is_disputed_no_more() -> None:
+    comparison = StateComparison()
+    comparison.take("b", "once", to_tell(marks(20, wrong_from=FEW * 16)))
+    comparison.judge(marks(20), of("bc"), 2)
+    assert comparison.in_dispute == ["b"]
+    comparison.judge(marks(20), of("bc", "again"), 2)
+    assert comparison.in_dispute == []
+    comparison.take("b", "again", {})
+    comparison.judge(marks(20), of("bc", "again"), 2)
+    assert comparison.in_dispute == []
+
+
+def of(names: str, incarnation: str = "once") -> dict[str, str]:
+    return dict.fromkeys(names, incarnation)
