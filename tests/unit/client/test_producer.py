@@ -293,20 +293,20 @@ def test_nobody_overtakes_what_a_closed_one_still_writes_to_a_slow_disk(node: Fa
 
         def written_late(*taken: Any) -> Any:
             is_writing.set()
-            disk.wait(5)
+            disk.wait(60)
             return enqueue(*taken)
 
         out._pipeline._enqueue = written_late  # type: ignore[method-assign]
         sooner = out.send("sooner")
         out.begin_flushing()
-        assert is_writing.wait(5)
+        assert is_writing.wait(30)
         out.finish(0.0)
         try:
             with pytest.raises(TopicInUse):
                 client.publish("t", "later")
         finally:
             disk.set()
-        assert isinstance(sooner.exception(5), Unavailable)
+        assert isinstance(sooner.exception(30), Unavailable)
         out._thread.join()
         client.publish("t", "later")
         assert _stored(node) == [b"sooner", b"later"]
