@@ -306,7 +306,8 @@ def test_nobody_overtakes_what_a_closed_one_still_writes_to_a_slow_disk(node: Fa
                 client.publish("t", "later")
         finally:
             disk.set()
-        assert isinstance(sooner.exception(30), Unavailable)
+        error = sooner.exception(30)
+        assert error is None or isinstance(error, Unavailable)  # its answer may come in time
         out._thread.join()
         client.publish("t", "later")
         assert _stored(node) == [b"sooner", b"later"]
