@@ -97,9 +97,11 @@ def _planted(
             found.append(one)
     names = {ops.name_of("subscriber", one, shape)[0] for one in range(shape.subscribers)}
     ours = (one for one in scene.operations() if one["process"] in names)
-    for get in (one for one in ours if one["f"] == "get"):
-        restarts = [n for subscriber, n in scene.restarts if subscriber == _subscriber(get)]
-        get["session"] = 1 + sum(get["n"] > n for n in restarts)
+    for own in ours:
+        restarts = [n for subscriber, n in scene.restarts if subscriber == _subscriber(own)]
+        behind = own["op_id"] / 2 - shape.topics - 1  # which GET, of what is none
+        number = own["n"] if own["f"] == "get" else behind
+        own["session"] = 1 + sum(number > n for n in restarts)
     roles = (("producer", shape.producers), ("subscriber", shape.subscribers))
     clients = (ops.name_of(role, one, shape)[0] for role, many in roles for one in range(many))
     numbers = numbers_of(before, map(_key, scene.operations()), clients)
