@@ -45,7 +45,7 @@ from cluster.wire.messages import (
 
 UNGRANTABLE: Final = -1  # the last term of a vote request that only tells the term
 CLOCK_S: Final = 1e-6
-REFUSED_TURNS_MAX: Final = 50  # from a refusal's arrival until it is looked at
+REFUSED_TURNS_MAX: Final = 50  # from when nothing waits any more until a refusal is looked at
 
 Last = tuple[int, int]  # term and index of a log's last entry
 Voter = tuple[str, str]  # a member and its incarnation
@@ -199,7 +199,9 @@ class RaftRules:
         life.last = (mirror.last_term, mirror.last_index)
         life.term, life.settled_index = mirror.term, raft.settled_index
         life.leading, life.turned_s = raft.term if is_leader else None, self._world.now
-        if not self._world.net.has_untaken(node.name):
+        if self._world.net.has_untaken(node.name):  # a refusal may be among it
+            life.refused_at = dict.fromkeys(life.refused_at, life.turns)
+        else:
             life.heard_before.clear()  # whatever was asked is answered by now, or never
             life.claims.clear()
             if life.asks_s is not None or life.pre_votes:
